@@ -1,0 +1,7 @@
+//! What the kernel programs and the daemon agree on.
+//!
+//! Everything here is a pure function or a plain layout, `no_std`, without allocation, so that the same code is
+//! compiled for `bpfel-unknown-none`, checked by the verifier, and property-tested on the host.
+#![no_std]
+
+pub mod frame;

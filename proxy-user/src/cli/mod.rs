@@ -1,0 +1,4 @@
+//! See docs/concepts.md.
+pub fn main() -> std::process::ExitCode {
+    std::process::ExitCode::SUCCESS
+}

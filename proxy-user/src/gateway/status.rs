@@ -1,0 +1,141 @@
+//! Read models: what the gateway tells operators about itself. Plain data, serialised as it stands.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The whole daemon at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// `turnout`'s version.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Seconds since start.
+    pub uptime_seconds: u64,
+    /// Path of the config file.
+    pub config: String,
+    /// Loads so far; 1 is the start, each applied reload adds 1.
+    pub config_generation: u64,
+    /// Why the last reload was refused, until one succeeds.
+    pub last_reload_error: Option<String>,
+    /// A drain is under way.
+    pub draining: bool,
+    /// `off: …` or what the kernel path does, in one sentence.
+    pub fast_path: String,
+    /// Real clusters.
+    pub clusters: BTreeMap<String, ClusterStatus>,
+    /// Virtual clusters.
+    pub virtual_clusters: BTreeMap<String, VirtualClusterStatus>,
+}
+
+/// A real cluster.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// `unknown`, `reached`, `degraded` or `passive`.
+    pub state: String,
+    /// Why, where the state is not `reached`.
+    pub reason: Option<String>,
+    /// The cluster's own id.
+    pub cluster_id: Option<String>,
+    /// The controller.
+    pub controller: Option<i32>,
+    /// Its brokers by node id.
+    pub brokers: BTreeMap<i32, BrokerStatus>,
+}
+
+/// A real broker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BrokerStatus {
+    /// Where it is dialled.
+    pub address: String,
+    /// Its rack, after the config's `racks`.
+    pub rack: Option<String>,
+    /// In the last Metadata answer.
+    pub present: bool,
+}
+
+/// A virtual cluster.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VirtualClusterStatus {
+    /// The real cluster behind it.
+    pub cluster: String,
+    /// Addresses and ports bound, e.g. `0.0.0.0:9092 bootstrap`.
+    pub listeners: Vec<ListenerStatus>,
+    /// Brokers whose node id is outside `broker_ports`: clients can't reach them.
+    pub unreachable_brokers: Vec<i32>,
+    /// Open connections.
+    pub connections: u64,
+    /// Connections accepted since the start.
+    pub accepted: u64,
+    /// Bytes from clients to brokers.
+    pub request_bytes: u64,
+    /// Bytes from brokers to clients.
+    pub answer_bytes: u64,
+    /// Request frames.
+    pub requests: u64,
+    /// Connections ended, by reason.
+    pub closed: BTreeMap<String, u64>,
+    /// What is wrong, in sentences; empty when all is well.
+    pub degraded: Vec<String>,
+}
+
+/// A bound port.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ListenerStatus {
+    /// Address and port.
+    pub address: String,
+    /// `bootstrap`, or `broker N`.
+    pub role: String,
+    /// Why it isn't listening, if it isn't.
+    pub error: Option<String>,
+}
+
+/// One client connection.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConnectionStatus {
+    /// Number of the connection in this process.
+    pub id: u64,
+    /// Virtual cluster.
+    pub virtual_cluster: String,
+    /// `bootstrap` or `broker N`.
+    pub role: String,
+    /// Client's address.
+    pub client: String,
+    /// Broker's address, once dialled.
+    pub broker: Option<String>,
+    /// Client id of the last request that was read whole.
+    pub client_id: Option<String>,
+    /// Software name and version from ApiVersions.
+    pub software: Option<String>,
+    /// Seconds since accept.
+    pub age_seconds: u64,
+    /// Requests waiting for their answer.
+    pub in_flight: u32,
+    /// Request frames so far.
+    pub requests: u64,
+    /// Bytes from the client.
+    pub request_bytes: u64,
+    /// Bytes to the client.
+    pub answer_bytes: u64,
+    /// `local` (through the daemon) or `spliced`, and why.
+    pub path: String,
+}
+
+/// Whether traffic may be sent here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Readiness {
+    /// 200 or 503.
+    pub ready: bool,
+    /// What is missing, or degraded, in sentences.
+    pub reasons: Vec<String>,
+}
+
+/// Answer of a reload.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ReloadReport {
+    /// What changed, one sentence each; empty: nothing did.
+    pub changed: Vec<String>,
+    /// What changed in the file and needs a restart to take effect.
+    pub needs_restart: Vec<String>,
+}

@@ -1,0 +1,14 @@
+//! turnout: a Kafka gateway. Clients dial it as if it were their brokers.
+//!
+//! Dependencies between the modules point one way:
+//! `kafka` and `config` ← `upstream` ← `route` ← `gateway` ← `admin` ← `cli`.
+
+pub mod admin;
+pub mod cli;
+pub mod config;
+pub mod gateway;
+pub mod kafka;
+pub mod kernel;
+pub mod metrics;
+pub mod route;
+pub mod upstream;

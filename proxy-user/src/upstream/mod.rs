@@ -1,0 +1,3 @@
+//! Real clusters: topology, racks, connections, credentials of the gateway's own client.
+
+pub mod topology;

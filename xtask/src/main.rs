@@ -1,0 +1,2 @@
+//! Every job of the project.
+fn main() {}
