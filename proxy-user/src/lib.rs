@@ -9,6 +9,8 @@ pub mod config;
 pub mod gateway;
 pub mod kafka;
 pub mod kernel;
+pub mod log_gate;
 pub mod metrics;
 pub mod route;
+pub mod systemd;
 pub mod upstream;
