@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::kafka::ids::{ApiKey, ApiVersion, CorrelationId};
+use crate::metrics::Limit;
 use crate::upstream::DialError;
 
 /// What a client sent first when it wasn't Kafka.
@@ -55,6 +56,14 @@ pub enum CloseReason {
     BadSize {
         /// As it stands in the frame.
         size: i32,
+    },
+    /// A frame's first bytes can't be what the connection is due.
+    #[error("a frame of {size} bytes is malformed: {what}")]
+    MalformedFrame {
+        /// As it stands in the frame.
+        size: i32,
+        /// In a few words.
+        what: &'static str,
     },
     /// A request is larger than `limits.frame`.
     #[error("a request of {size} bytes is above {limit} (limits.frame)")]
@@ -143,33 +152,6 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    /// Every label, so that counters exist from the start.
-    pub const LABELS: [&str; 23] = [
-        "client_closed",
-        "client_gone",
-        "client_error",
-        "broker_closed",
-        "broker_error",
-        "unreachable",
-        "tls_on_plaintext",
-        "http_on_kafka",
-        "bad_size",
-        "frame_limit",
-        "rewrite_limit",
-        "unknown_request",
-        "malformed_request",
-        "malformed_answer",
-        "unsolicited_answer",
-        "correlation",
-        "first_byte",
-        "incomplete_frame",
-        "idle",
-        "stalled",
-        "broker_stalled",
-        "drained",
-        "stopped",
-    ];
-
     /// Label of the counter.
     #[must_use]
     pub fn label(&self) -> &'static str {
@@ -186,7 +168,7 @@ impl CloseReason {
             Self::FrameTooLarge { .. } => "frame_limit",
             Self::HoldTooLarge { .. } => "rewrite_limit",
             Self::UnknownRequest { .. } => "unknown_request",
-            Self::MalformedRequest { .. } => "malformed_request",
+            Self::MalformedRequest { .. } | Self::MalformedFrame { .. } => "malformed_request",
             Self::MalformedAnswer { .. } => "malformed_answer",
             Self::Unsolicited => "unsolicited_answer",
             Self::Correlation { .. } => "correlation",
@@ -197,6 +179,21 @@ impl CloseReason {
             Self::BrokerStalled => "broker_stalled",
             Self::Drained | Self::DrainTimeout { .. } => "drained",
             Self::Stopped => "stopped",
+        }
+    }
+
+    /// The limit that was hit, where it was one.
+    #[must_use]
+    pub fn limit(&self) -> Option<Limit> {
+        match self {
+            Self::FrameTooLarge { .. } => Some(Limit::Frame),
+            Self::HoldTooLarge { .. } => Some(Limit::RewriteFrame),
+            Self::FirstByte => Some(Limit::FirstByte),
+            Self::IncompleteFrame => Some(Limit::IncompleteFrame),
+            Self::Idle | Self::Stalled | Self::BrokerStalled => Some(Limit::Idle),
+            Self::DrainTimeout { .. } => Some(Limit::Drain),
+            Self::Unreachable(error) if error.timed_out() => Some(Limit::ConnectTimeout),
+            _ => None,
         }
     }
 

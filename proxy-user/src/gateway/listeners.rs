@@ -18,7 +18,6 @@ use super::shared::{Phase, Shared};
 use super::workers::{Handover, Workers};
 use crate::config::VirtualCluster;
 use crate::kafka::ids::NodeId;
-use crate::metrics::Reason;
 use crate::upstream::Target;
 use crate::upstream::topology::Topology;
 
@@ -141,8 +140,8 @@ async fn accept(socket: TcpListener, target: Target, shared: Arc<Shared>, worker
                 }
             }
             Err(error) if is_exhausted(&error) => {
-                shared.metrics.accept_pauses.inc();
-                if let Some(suppressed) = shared.log.pass("exhausted") {
+                shared.gateway_metrics.accept_pauses.inc();
+                if let Some(suppressed) = shared.may_log("exhausted") {
                     warn!(
                         virtual_cluster = shared.name,
                         suppressed,
@@ -175,8 +174,9 @@ fn admit(
     let record = match shared.registry.admit(peer, target, limits.connections, limits.connections_per_source) {
         Ok(record) => record,
         Err(refusal) => {
-            shared.metrics.refused.get_or_create(&Reason { reason: refusal.label() }).inc();
-            if let Some(suppressed) = shared.log.pass(refusal.label()) {
+            shared.metrics.refused.count(refusal.label());
+            shared.metrics.limit_hits.hit(refusal.limit());
+            if let Some(suppressed) = shared.may_log(refusal.label()) {
                 let knob = match refusal {
                     Refusal::Connections => u64::from(limits.connections),
                     Refusal::ConnectionsPerSource => u64::from(limits.connections_per_source.unwrap_or_default()),

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::status::ConnectionStatus;
+use crate::metrics::Limit;
 use crate::upstream::{Endpoint, Target};
 
 /// What is kept of a client's own words, in bytes: they are shown to operators, not used.
@@ -108,11 +109,19 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Label of the counter, and the knob.
+    /// Label of the counter.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Connections => "connections",
             Self::ConnectionsPerSource => "connections_per_source",
+        }
+    }
+
+    /// The knob.
+    pub(crate) fn limit(self) -> Limit {
+        match self {
+            Self::Connections => Limit::Connections,
+            Self::ConnectionsPerSource => Limit::ConnectionsPerSource,
         }
     }
 }

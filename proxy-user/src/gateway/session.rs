@@ -26,12 +26,9 @@ use crate::kafka::header::{self, Partial};
 use crate::kafka::hints::HintScrubber;
 use crate::kafka::ids::{ApiKey, ApiVersion, CorrelationId};
 use crate::kafka::rewrite::{self, Addresses, Seen};
-use crate::kafka::sasl::SaslTracker;
+use crate::kafka::sasl::{ClientFrame, SaslTracker};
 use crate::kafka::versions::{self, Offered};
 use crate::route::{self, AnswerPlan, Plan};
-
-/// Largest frame while a client authenticates: what a broker allows (`SaslServerAuthenticator`).
-const SASL_FRAME: u64 = 524_288;
 
 /// What the session needs to know of the world at this moment.
 pub(crate) struct View<'a> {
@@ -163,7 +160,8 @@ impl Session {
         self.begun
     }
 
-    /// `limits.in_flight` was reached: nothing more is read from the client until an answer leaves.
+    /// Nothing more is taken from the client until an answer leaves: `limits.in_flight` was reached, or what comes next
+    /// depends on the answer of SaslHandshake v0.
     pub(crate) fn throttled(&self) -> bool {
         self.throttled
     }
@@ -265,29 +263,33 @@ impl Session {
         let body = &body[..body.len().min(body_len as usize)];
         let whole = body.len() as u64 == body_len;
 
-        match self.sasl.is_token(body, whole) {
-            Partial::NeedMore if !whole => return Ok(false),
-            Partial::Done(true) => {
-                if body_len > SASL_FRAME {
-                    return Err(CloseReason::FrameTooLarge { size, limit: SASL_FRAME });
+        match self.sasl.client_frame(size, body) {
+            Partial::Done(ClientFrame::Request) => {
+                // The last token of some mechanisms gets no answer (SaslServer.evaluateChallenge gave none).
+                if matches!(self.pending.back(), Some(Pending { due: Due::Token, .. })) {
+                    self.pending.pop_back();
                 }
-                self.sasl.on_token();
+            }
+            Partial::Done(ClientFrame::Token) => {
                 self.begin(None, body_len);
                 let head = Head { key: ApiKey::SASL_HANDSHAKE, version: ApiVersion(0), correlation: CorrelationId(0) };
                 self.pending.push_back(Pending { head, due: Due::Token });
                 self.pass(requests, body_len);
                 return Ok(true);
             }
-            _ => {}
+            Partial::Done(ClientFrame::AfterHandshake) => {
+                self.throttled = true;
+                return Ok(false);
+            }
+            Partial::NeedMore if !whole => return Ok(false),
+            Partial::NeedMore => return Err(CloseReason::BadSize { size }),
+            Partial::Malformed(what) => return Err(CloseReason::MalformedFrame { size, what }),
         }
 
         let Some(prefix) = frame::read_request_prefix(body) else {
             return if whole { Err(CloseReason::BadSize { size }) } else { Ok(false) };
         };
         let head = Head::from(prefix);
-        if matches!(head.key, ApiKey::SASL_HANDSHAKE | ApiKey::SASL_AUTHENTICATE) && body_len > SASL_FRAME {
-            return Err(CloseReason::FrameTooLarge { size, limit: SASL_FRAME });
-        }
         let malformed =
             |what: &str| CloseReason::MalformedRequest { key: head.key, version: head.version, what: what.to_owned() };
         let plan = match route::plan(head.key, head.version, head.correlation, view.policy, || {
@@ -375,7 +377,6 @@ impl Session {
                     self.events.push(Event::Software(name, version));
                 }
             }
-            AnswerPlan::SaslHandshake => self.sasl.on_handshake(head.version, &body),
             _ => {}
         }
         let rewritten = rewrite::rewrite_request(head.key, head.version, &body, view.world.addresses()).map_err(|what| {
@@ -453,7 +454,6 @@ impl Session {
             Due::Broker(plan) => *plan,
             Due::Token => {
                 self.pending.pop_front();
-                self.sasl.on_token_answer();
                 self.answer = AnswerState::Passing { left: frame_len };
                 return Ok(true);
             }
@@ -516,11 +516,12 @@ impl Session {
         let changed = match plan {
             AnswerPlan::CheckProduce if proxy_common::answer::is_clean_produce_answer(version.0, body) => None,
             AnswerPlan::ApiVersions => {
-                versions::rewrite_api_versions(version, body, view.world.offered().as_deref(), view.policy)
-                    .map_err(|e| malformed(e.to_string()))?
+                let offered = view.world.offered();
+                let table = versions::rewrite_api_versions(version, body, offered.as_deref(), view.policy);
+                Some(table.map_err(|e| malformed(e.to_string()))?)
             }
             AnswerPlan::SaslHandshake => {
-                self.sasl.on_handshake_answer(version, body);
+                self.sasl.handshake_answered(body);
                 None
             }
             _ => {

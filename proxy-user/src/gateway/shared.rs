@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use tracing::{info, warn};
@@ -12,9 +12,12 @@ use super::registry::{Registry, role_name};
 use crate::config;
 use crate::kafka::versions::{self, Offered};
 use crate::log_gate::LogGate;
-use crate::metrics::{Reason, VirtualClusterMetrics};
+use crate::metrics::{GatewayMetrics, VirtualClusterMetrics};
 use crate::upstream::topology::Topology;
 use crate::upstream::{Cluster, Endpoint, Target};
+
+/// One line of a kind each interval; the next says how many were held back.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What connections are to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +38,8 @@ pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) metrics: VirtualClusterMetrics,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) log: LogGate,
+    pub(crate) gateway_metrics: GatewayMetrics,
+    log: LogGate<&'static str>,
     config: ArcSwap<config::VirtualCluster>,
     cluster: Cluster,
     offered: ArcSwapOption<Offered>,
@@ -47,12 +51,14 @@ impl Shared {
         config: config::VirtualCluster,
         cluster: Cluster,
         metrics: VirtualClusterMetrics,
+        gateway_metrics: GatewayMetrics,
     ) -> Self {
         let shared = Self {
             name: name.to_owned(),
             metrics,
             registry: Arc::default(),
-            log: LogGate::default(),
+            gateway_metrics,
+            log: LogGate::new(LOG_INTERVAL),
             config: ArcSwap::from_pointee(config),
             cluster,
             offered: ArcSwapOption::empty(),
@@ -86,6 +92,11 @@ impl Shared {
         self.offered.store(offered.map(Arc::new));
     }
 
+    /// Whether a line about `key` may be written now; how many like it were held back.
+    pub(crate) fn may_log(&self, key: &'static str) -> Option<u64> {
+        self.log.pass(key, Instant::now())
+    }
+
     /// Counts and logs the end of a connection.
     pub(crate) fn closed(
         &self,
@@ -95,12 +106,15 @@ impl Shared {
         broker: Option<&Endpoint>,
         oldest: Option<&'static str>,
     ) {
-        self.metrics.closed.get_or_create(&Reason { reason: reason.label() }).inc();
+        self.metrics.closed.count(reason.label());
+        if let Some(limit) = reason.limit() {
+            self.metrics.limit_hits.hit(limit);
+        }
         let broker = broker.map(tracing::field::display);
         let role = role_name(target);
         if !reason.is_notable() {
             tracing::debug!(virtual_cluster = self.name, %peer, role, broker, oldest, "connection ended: {reason}");
-        } else if let Some(suppressed) = self.log.pass(reason.label()) {
+        } else if let Some(suppressed) = self.may_log(reason.label()) {
             warn!(virtual_cluster = self.name, %peer, role, broker, oldest, suppressed, "connection ended: {reason}");
         }
     }

@@ -116,13 +116,7 @@ impl VirtualCluster {
             request_bytes: metrics.request_bytes.get(),
             answer_bytes: metrics.answer_bytes.get(),
             requests: metrics.requests.total(),
-            closed: super::close::CloseReason::LABELS
-                .iter()
-                .filter_map(|&reason| {
-                    let count = metrics.closed.get(&crate::metrics::Reason { reason })?.get();
-                    (count > 0).then(|| (reason.to_owned(), count))
-                })
-                .collect(),
+            closed: metrics.closed.snapshot().into_iter().map(|(reason, n)| (reason.to_owned(), n)).collect(),
             degraded,
         }
     }
