@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use crate::kafka::ids::{ApiKey, ApiVersion, NodeId};
+pub use crate::kafka::api::VersionRange;
+use crate::kafka::ids::{ApiKey, NodeId};
 
 /// A broker of a real cluster, as last seen in Metadata.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,15 +19,6 @@ pub struct Broker {
     pub absent_since: Option<SystemTime>,
     /// What it answered to ApiVersions, once asked.
     pub versions: Option<BTreeMap<ApiKey, VersionRange>>,
-}
-
-/// Versions `min..=max` of one API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VersionRange {
-    /// Lowest.
-    pub min: ApiVersion,
-    /// Highest.
-    pub max: ApiVersion,
 }
 
 /// Whether the gateway's own client reached the cluster.
