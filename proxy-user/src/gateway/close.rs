@@ -4,6 +4,7 @@ use std::io;
 
 use crate::kafka::ids::{ApiKey, ApiVersion, CorrelationId};
 use crate::metrics::Limit;
+use crate::route;
 use crate::upstream::DialError;
 
 /// What a client sent first when it wasn't Kafka.
@@ -82,15 +83,8 @@ pub enum CloseReason {
         limit: u64,
     },
     /// Key or version that a broker would not take either.
-    #[error("api key {key} version {version} is not one turnout passes: {why}")]
-    UnknownRequest {
-        /// Key.
-        key: ApiKey,
-        /// Version.
-        version: ApiVersion,
-        /// In a few words.
-        why: &'static str,
-    },
+    #[error("{0}")]
+    UnknownRequest(route::CloseReason),
     /// A request header or body can't be read.
     #[error("a request of api key {key} version {version} is malformed: {what}")]
     MalformedRequest {
@@ -167,7 +161,7 @@ impl CloseReason {
             Self::BadSize { .. } => "bad_size",
             Self::FrameTooLarge { .. } => "frame_limit",
             Self::HoldTooLarge { .. } => "rewrite_limit",
-            Self::UnknownRequest { .. } => "unknown_request",
+            Self::UnknownRequest(_) => "unknown_request",
             Self::MalformedRequest { .. } | Self::MalformedFrame { .. } => "malformed_request",
             Self::MalformedAnswer { .. } => "malformed_answer",
             Self::Unsolicited => "unsolicited_answer",

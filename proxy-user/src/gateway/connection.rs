@@ -87,6 +87,9 @@ struct Connection {
     /// The broker takes nothing more; what it sent is still delivered.
     broker_deaf: bool,
 
+    /// The client sent what can't be passed on: the connection ends when its earlier requests are answered.
+    ending: Option<CloseReason>,
+
     phase: Phase,
     clock: Clock,
     timer: Pin<Box<Sleep>>,
@@ -132,6 +135,7 @@ pub(crate) async fn serve(accepted: Accepted) {
         broker_shut: false,
         broker_eof: false,
         broker_deaf: false,
+        ending: None,
         phase: phase.borrow_and_update().clone(),
         clock: Clock { accepted: now, moved: now, client_ended: None, waits_since: None, waited: Duration::ZERO, frame: 0 },
         timer: Box::pin(tokio::time::sleep_until(armed.into())),
@@ -206,7 +210,7 @@ impl Connection {
     }
 
     fn wants_client(&self) -> bool {
-        !self.client_eof && !self.session.throttled() && !self.resting() && self.requests.has_space()
+        !self.client_eof && self.ending.is_none() && !self.session.throttled() && !self.resting() && self.requests.has_space()
     }
 
     /// A drain keeps the connection from beginning anything new.
@@ -274,7 +278,7 @@ impl Connection {
 
     fn parse(&mut self, config: &config::VirtualCluster, side: Side) -> Result<(), CloseReason> {
         let nothing_new = match side {
-            Side::Requests => self.requests.unparsed().is_empty(),
+            Side::Requests => self.requests.unparsed().is_empty() || self.ending.is_some(),
             Side::Answers => self.answers.unparsed().is_empty(),
         };
         if nothing_new {
@@ -289,7 +293,12 @@ impl Connection {
             draining: !matches!(self.phase, Phase::Serve),
         };
         match side {
-            Side::Requests => self.session.on_request_bytes(&mut self.requests, &mut self.answers, &view)?,
+            Side::Requests => {
+                if let Err(reason) = self.session.on_request_bytes(&mut self.requests, &mut self.answers, &view) {
+                    // As at a broker, which would not have read this far: what was asked before is answered first.
+                    self.ending = Some(reason);
+                }
+            }
             Side::Answers => self.session.on_answer_bytes(&mut self.answers, &view)?,
         }
         for event in self.session.take_events() {
@@ -402,7 +411,7 @@ impl Connection {
     }
 
     /// Whether the connection has come to its end.
-    fn over(&self) -> Option<CloseReason> {
+    fn over(&mut self) -> Option<CloseReason> {
         let in_flight = self.session.in_flight();
         if matches!(self.phase, Phase::Stop) {
             return Some(CloseReason::Stopped);
@@ -422,6 +431,9 @@ impl Connection {
         }
         if self.answers.waiting() > 0 {
             return None;
+        }
+        if in_flight == 0 && self.ending.is_some() {
+            return self.ending.take();
         }
         if self.client_eof && in_flight == 0 {
             let cut_short = self.session.arriving(&self.requests).is_some() && !self.session.throttled();

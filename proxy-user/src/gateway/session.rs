@@ -83,7 +83,7 @@ enum RequestState {
 enum AnswerState {
     Header,
     Passing { left: u64 },
-    Scrubbing { left: u64, scrubber: HintScrubber },
+    Scrubbing { left: u64, scrubber: HintScrubber, head: Head },
     Holding { frame: BytesMut, left: usize, pending: Pending },
 }
 
@@ -292,9 +292,7 @@ impl Session {
         let head = Head::from(prefix);
         let malformed =
             |what: &str| CloseReason::MalformedRequest { key: head.key, version: head.version, what: what.to_owned() };
-        let plan = match route::plan(head.key, head.version, head.correlation, view.policy, || {
-            header::produce_acks(head.version, body)
-        }) {
+        let plan = match route::plan(prefix, || header::produce_acks(head.version, body), view.policy) {
             Partial::Done(plan) => plan,
             // A header that fills the buffer, or is cut off by the frame's own end, will never be complete.
             Partial::NeedMore if whole || !requests.has_space() => return Err(malformed("its header is cut short")),
@@ -313,10 +311,12 @@ impl Session {
         }
 
         match plan {
-            Plan::Close(why) => {
-                Err(CloseReason::UnknownRequest { key: head.key, version: head.version, why: why.describe() })
-            }
+            Plan::Close(why) => Err(CloseReason::UnknownRequest(why)),
             Plan::Forward { answer } => {
+                if answer == AnswerPlan::ApiVersions && whole {
+                    let software = versions::client_software(head.version, body);
+                    self.events.extend(software.map(|(name, version)| Event::Software(name, version)));
+                }
                 self.begin(Some(head.key), body_len);
                 if answer != AnswerPlan::None {
                     self.pending.push_back(Pending { head, due: Due::Broker(answer) });
@@ -324,7 +324,7 @@ impl Session {
                 self.pass(requests, body_len);
                 Ok(true)
             }
-            Plan::Hold { answer } => {
+            Plan::Rewrite { answer } => {
                 if body_len > view.rewrite_frame {
                     return Err(CloseReason::HoldTooLarge { size, limit: view.rewrite_frame });
                 }
@@ -371,14 +371,6 @@ impl Session {
         requests: &mut Lane,
         view: &View<'_>,
     ) -> Result<(), CloseReason> {
-        match answer {
-            AnswerPlan::ApiVersions => {
-                if let Some((name, version)) = versions::client_software(head.version, &body) {
-                    self.events.push(Event::Software(name, version));
-                }
-            }
-            _ => {}
-        }
         let rewritten = rewrite::rewrite_request(head.key, head.version, &body, view.world.addresses()).map_err(|what| {
             CloseReason::MalformedRequest { key: head.key, version: head.version, what: what.to_string() }
         })?;
@@ -408,11 +400,11 @@ impl Session {
                     }
                     self.answer = AnswerState::Header;
                 }
-                AnswerState::Scrubbing { left, scrubber } => {
+                AnswerState::Scrubbing { left, scrubber, head } => {
                     let n = take(left, answers.unparsed().len());
                     scrubber.push(&mut answers.unparsed_mut()[..n]).map_err(|what| CloseReason::MalformedAnswer {
-                        key: ApiKey::FETCH,
-                        version: scrubber.version(),
+                        key: head.key,
+                        version: head.version,
                         what: what.to_string(),
                     })?;
                     answers.forward(n);
@@ -469,9 +461,9 @@ impl Session {
             return Err(CloseReason::Correlation { expected: correlation, got: CorrelationId(got) });
         }
         let hold = match plan {
-            AnswerPlan::None | AnswerPlan::Stream => false,
+            AnswerPlan::None | AnswerPlan::Stream | AnswerPlan::Authenticate | AnswerPlan::FetchScrub => false,
             AnswerPlan::FetchHints => body_len <= view.rewrite_frame,
-            _ => true,
+            AnswerPlan::CheckProduce | AnswerPlan::Rewrite | AnswerPlan::ApiVersions | AnswerPlan::Handshake => true,
         };
         if hold && body_len > view.rewrite_frame {
             return Err(CloseReason::HoldTooLarge { size, limit: view.rewrite_frame });
@@ -479,9 +471,13 @@ impl Session {
         let Some(pending) = self.pending.pop_front() else { return Ok(false) };
         if !hold {
             self.answer = match plan {
-                AnswerPlan::FetchHints => {
+                AnswerPlan::FetchHints | AnswerPlan::FetchScrub => {
                     answers.forward(SIZE_LEN);
-                    AnswerState::Scrubbing { left: body_len, scrubber: HintScrubber::new(version) }
+                    let scrubber = match key {
+                        ApiKey::SHARE_FETCH => HintScrubber::share_fetch(version),
+                        _ => HintScrubber::new(version),
+                    };
+                    AnswerState::Scrubbing { left: body_len, scrubber, head: pending.head }
                 }
                 _ => AnswerState::Passing { left: frame_len },
             };
@@ -514,13 +510,13 @@ impl Session {
         let Due::Broker(plan) = &pending.due else { return Ok(None) };
         let malformed = |what: String| CloseReason::MalformedAnswer { key, version, what };
         let changed = match plan {
-            AnswerPlan::CheckProduce if proxy_common::answer::is_clean_produce_answer(version.0, body) => None,
+            AnswerPlan::CheckProduce if rewrite::is_clean_produce_answer(version, body) => None,
             AnswerPlan::ApiVersions => {
                 let offered = view.world.offered();
                 let table = versions::rewrite_api_versions(version, body, offered.as_deref(), view.policy);
                 Some(table.map_err(|e| malformed(e.to_string()))?)
             }
-            AnswerPlan::SaslHandshake => {
+            AnswerPlan::Handshake => {
                 self.sasl.handshake_answered(body);
                 None
             }
