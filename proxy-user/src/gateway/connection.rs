@@ -30,7 +30,8 @@ use super::registry::ConnectionRecord;
 use super::session::{Event, Session, View};
 use super::shared::{Phase, Shared};
 use crate::config;
-use crate::upstream::{self, DialError, Endpoint, Target};
+use crate::kafka::rewrite::{Seen, SeenBroker};
+use crate::upstream::{self, DialError, Endpoint, Observed, ObservedBroker, Target};
 
 /// A slow but honest client's pace: a begun frame has `incomplete_frame` plus its size at this many bytes a second.
 const SLOWEST_PACE: u64 = 64 * 1024;
@@ -320,12 +321,12 @@ impl Connection {
                     if self.provisional
                         && let Target::Node(node) = self.target
                         && let Some(told) = seen.brokers.iter().find(|b| b.node == node)
-                        && self.dialled != Some(cluster.mapped(&told.host, told.port))
+                        && self.dialled.as_ref() != Some(&cluster.mapped(&told.host, told.port))
                     {
                         // The stand-in isn't the node: this connection ends after its answer, the next finds it.
                         self.phase = Phase::Drain { until: Instant::now() + config.limits.drain.0 };
                     }
-                    cluster.observe(seen);
+                    cluster.observe(observed(seen));
                 }
             }
         }
@@ -537,6 +538,16 @@ impl Connection {
         })
         .await;
     }
+}
+
+/// What an answer said, in the terms of the topology.
+fn observed(seen: Seen) -> Observed {
+    let Seen { brokers, cluster_id, controller, complete } = seen;
+    let brokers = brokers
+        .into_iter()
+        .map(|SeenBroker { node, host, port, rack }| ObservedBroker { id: node, address: Endpoint::new(host, port), rack })
+        .collect();
+    Observed { brokers, cluster_id, detailed: controller.is_some(), controller, complete }
 }
 
 #[derive(Clone, Copy)]

@@ -14,6 +14,8 @@ mod mapping;
 mod pool;
 mod registry;
 mod session;
+#[cfg(test)]
+mod session_tests;
 mod shared;
 pub mod status;
 mod virtual_cluster;
@@ -310,7 +312,7 @@ fn cluster_status(topology: &Topology) -> ClusterStatus {
             .iter()
             .map(|(node, broker)| {
                 let status = BrokerStatus {
-                    address: broker.address().unwrap_or_else(|| "not known yet".to_owned()),
+                    address: broker.address.as_ref().map_or_else(|| "not known yet".to_owned(), ToString::to_string),
                     rack: broker.rack.clone(),
                     present: broker.absent_since.is_none(),
                 };
