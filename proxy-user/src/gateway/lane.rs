@@ -279,7 +279,7 @@ mod tests {
         fn every_byte_leaves_once_and_in_order(steps in prop::collection::vec(step(), 1..200)) {
             let mut lane = Lane::default();
             let mut next_in = 0u32;
-            let mut unparsed = VecDeque::new();
+            let mut unparsed: VecDeque<u8> = VecDeque::new();
             let mut expected: Vec<u8> = Vec::new();
             let mut written: Vec<u8> = Vec::new();
             for step in steps {

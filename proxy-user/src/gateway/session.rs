@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use proxy_common::frame::{self, RequestPrefix, SIZE_LEN};
+use proxy_common::frame::{self, REQUEST_FIXED_LEN, RequestPrefix, SIZE_LEN};
 
 use super::close::{CloseReason, foreign};
 use super::lane::Lane;
@@ -283,6 +283,7 @@ impl Session {
             }
             Partial::NeedMore if !whole => return Ok(false),
             Partial::NeedMore => return Err(CloseReason::BadSize { size }),
+            Partial::Malformed(_) if body_len < REQUEST_FIXED_LEN as u64 => return Err(CloseReason::BadSize { size }),
             Partial::Malformed(what) => return Err(CloseReason::MalformedFrame { size, what }),
         }
 

@@ -186,8 +186,9 @@ impl Keeper {
 
     /// Closes what must not be open, opens what must be, turns over what leads elsewhere now.
     fn reconcile(&mut self, mut bound: Bound) {
-        let config = self.shared.config();
-        let cluster = self.shared.cluster();
+        let shared = Arc::clone(&self.shared);
+        let config = shared.config();
+        let cluster = shared.cluster();
         let topology = cluster.topology();
         let plan = listeners::plan(&config, &topology);
         let until = Instant::now() + config.limits.drain.0;

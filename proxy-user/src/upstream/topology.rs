@@ -3,6 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use super::endpoint::Endpoint;
+pub use crate::kafka::api::VersionRange;
+use crate::kafka::ids::{ApiKey, NodeId};
+
 
 /// What a broker answered to ApiVersions.
 pub type VersionTable = BTreeMap<ApiKey, VersionRange>;
@@ -96,6 +100,7 @@ impl Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kafka::ids::ApiVersion;
 
     fn table(rows: &[(i16, i16, i16)]) -> VersionTable {
         let range = |min, max| VersionRange { min: ApiVersion(min), max: ApiVersion(max) };
