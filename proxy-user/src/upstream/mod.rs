@@ -19,22 +19,24 @@
 //! pass on mainline connections, and `own_address` for the gateway's own client.
 
 mod candidates;
-//WIP pub mod client;
-//WIP pub mod cluster;
+pub mod client;
+pub mod cluster;
 pub mod dial;
 pub mod endpoint;
-//WIP mod error;
+mod error;
 mod merge;
-//WIP mod scram;
-//WIP mod tls;
+mod reader;
+mod scram;
+mod settings;
+mod tls;
 pub mod topology;
-//WIP mod wire;
+mod wire;
 
-//WIP #[cfg(test)]
-//WIP mod fake;
+#[cfg(test)]
+mod fake;
 
 pub use candidates::Target;
-//WIP pub use cluster::Cluster;
+pub use cluster::Cluster;
 pub use dial::{DialError, dial};
 pub use endpoint::Endpoint;
 pub use merge::{Observed, ObservedBroker};
