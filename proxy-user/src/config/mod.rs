@@ -11,6 +11,7 @@
 //!
 //! A problem names its key; its line and column are looked up in the text when there is one.
 
+mod diff;
 mod endpoint;
 mod error;
 mod interpolate;
@@ -18,6 +19,7 @@ pub mod model;
 mod path;
 mod ports;
 mod read;
+mod tree;
 mod unbuilt;
 pub mod units;
 mod validate;
@@ -27,11 +29,13 @@ mod yaml;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+pub use diff::{Change, ConfigDiff, KeyChange, RESTART_KEYS, diff, needs_restart};
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{ConfigError, MAX_PROBLEMS, Problem};
 pub use interpolate::Environment;
 pub use model::*;
 pub use path::{KeyPath, Position, Segment};
+pub use tree::{check_json, tree};
 
 /// A config that may be run.
 #[derive(Clone, Debug, PartialEq)]

@@ -126,6 +126,17 @@ pub enum Mechanism {
     ScramSha512,
 }
 
+impl std::fmt::Display for Mechanism {
+    /// As Kafka spells it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Plain => "PLAIN",
+            Self::ScramSha256 => "SCRAM-SHA-256",
+            Self::ScramSha512 => "SCRAM-SHA-512",
+        })
+    }
+}
+
 /// SASL of the gateway's own client. `Debug` and `Serialize` don't give the password.
 #[derive(Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

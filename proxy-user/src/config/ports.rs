@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use super::model::Config;
+use super::model::{Config, VirtualCluster};
 use super::path::KeyPath;
 use super::read::Finding;
 
@@ -37,6 +37,11 @@ fn claims(config: &Config) -> Vec<Claim> {
         claims.push(Claim { key: KeyPath::of(&["admin", "http"]), address: http.ip(), ports: port..=port });
     }
     claims
+}
+
+/// How many ports a virtual cluster has on each of its addresses.
+pub(super) fn count(virtual_cluster: &VirtualCluster) -> usize {
+    1 + usize::from(virtual_cluster.broker_ports.count)
 }
 
 /// Whether sockets on both addresses can't have the same port. A wildcard meets every address of its family; the
