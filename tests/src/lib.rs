@@ -14,8 +14,8 @@
 //! A suite that only needs a healthy cluster shares one per test binary ([`kafka::shared`]); a suite that hurts
 //! brokers starts its own. All child processes end with the test process, whichever way it ends.
 
-
 pub mod kafka;
+pub mod mock;
 
 pub mod netns;
 pub mod paths;
@@ -25,6 +25,7 @@ pub mod raw;
 pub mod relay;
 pub mod rundir;
 pub mod skip;
+pub mod turnout;
 
 pub mod wait;
 

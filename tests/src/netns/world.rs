@@ -122,6 +122,12 @@ impl World {
         &self.clients[index]
     }
 
+    /// How many client hosts there are.
+    #[must_use]
+    pub fn client_count(&self) -> usize {
+        self.clients.len()
+    }
+
     /// The gateway host. [`Host::v4`] is its address towards the brokers; clients dial [`Self::gateway_seen_by`].
     #[must_use]
     pub fn gateway(&self) -> &Host {
