@@ -62,6 +62,10 @@ impl ApiKey {
     pub const SHARE_FETCH: Self = Self(78);
     /// ShareAcknowledge.
     pub const SHARE_ACKNOWLEDGE: Self = Self(79);
+    /// AddRaftVoter.
+    pub const ADD_RAFT_VOTER: Self = Self(80);
+    /// RemoveRaftVoter.
+    pub const REMOVE_RAFT_VOTER: Self = Self(81);
 }
 
 impl NodeId {

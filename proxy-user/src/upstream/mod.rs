@@ -1,3 +1,40 @@
 //! Real clusters: topology, racks, connections, credentials of the gateway's own client.
+//!
+//! ```text
+//!            config                     Metadata answers that pass
+//!              │                                   │ Observed
+//!              ▼                                   ▼
+//!   ┌─ cluster (task) ──read──► client      merge (pure) ──► Topology ──► watch
+//!   │   refresh, poke, backoff    │                ▲
+//!   │                             └── Observed ────┘
+//!   └─ candidates ──► dial ──► TcpStream (mainline)
+//! ```
+//!
+//! # Two address books
+//!
+//! A Kafka broker advertises one address for each of its listeners, and a Metadata answer names the addresses of the
+//! listener it was asked on. Without `tls` the gateway's own client uses the listener that the mainline uses, so one
+//! book serves both. With `tls` it asks a TLS listener, whose addresses are of no use to the mainline (plaintext bytes
+//! to a TLS port), so [`topology::Broker`] keeps both: `address` for the mainline, learned only from the answers that
+//! pass on mainline connections, and `own_address` for the gateway's own client.
 
+mod candidates;
+//WIP pub mod client;
+pub mod cluster;
+pub mod dial;
+pub mod endpoint;
+//WIP mod error;
+mod merge;
+//WIP mod scram;
+//WIP mod tls;
 pub mod topology;
+//WIP mod wire;
+
+//WIP #[cfg(test)]
+//WIP mod fake;
+
+pub use candidates::Target;
+pub use cluster::Cluster;
+pub use dial::{DialError, dial};
+pub use endpoint::Endpoint;
+pub use merge::{Observed, ObservedBroker};

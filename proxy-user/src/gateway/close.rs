@@ -1,0 +1,231 @@
+//! Why a connection ended: a label for the counter, a sentence for the log, and the knob where there is one.
+
+use std::io;
+
+use crate::kafka::ids::{ApiKey, ApiVersion, CorrelationId};
+use crate::metrics::Limit;
+use crate::route;
+use crate::upstream::DialError;
+
+/// What a client sent first when it wasn't Kafka.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreign {
+    /// A TLS ClientHello (`16 03`).
+    TlsHello,
+    /// A TLS alert (`15 03`), which reads as a frame of 352 MB.
+    TlsAlert,
+    /// An HTTP request.
+    Http,
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub enum CloseReason {
+    /// The client closed after its last answer.
+    #[error("the client closed")]
+    ClientClosed,
+    /// The client closed with answers outstanding or a frame cut short.
+    #[error("the client closed with {in_flight} requests in flight")]
+    ClientGone {
+        /// Requests without an answer.
+        in_flight: usize,
+    },
+    /// The client's socket failed.
+    #[error("the client's socket failed: {0}")]
+    ClientError(io::Error),
+    /// The broker closed.
+    #[error("the broker closed with {in_flight} requests in flight")]
+    BrokerClosed {
+        /// Requests without an answer.
+        in_flight: usize,
+    },
+    /// The broker's socket failed.
+    #[error("the broker's socket failed: {0}")]
+    BrokerError(io::Error),
+    /// No broker could be reached.
+    #[error("no broker reached: {0}")]
+    Unreachable(DialError),
+    /// The first bytes weren't Kafka.
+    #[error("{}", match .0 {
+        Foreign::TlsHello => "the client speaks TLS to a plaintext port: set its security.protocol to PLAINTEXT or SASL_PLAINTEXT",
+        Foreign::TlsAlert => "the client sent a TLS alert: it expected TLS on this plaintext port; set its security.protocol to PLAINTEXT or SASL_PLAINTEXT",
+        Foreign::Http => "the client speaks HTTP to a Kafka port: check what it was told to dial",
+    })]
+    Foreign(Foreign),
+    /// A request's size field is negative, zero where that's not legal, or too small for a header.
+    #[error("a request of {size} bytes can't hold a header")]
+    BadSize {
+        /// As it stands in the frame.
+        size: i32,
+    },
+    /// A frame's first bytes can't be what the connection is due.
+    #[error("a frame of {size} bytes is malformed: {what}")]
+    MalformedFrame {
+        /// As it stands in the frame.
+        size: i32,
+        /// In a few words.
+        what: &'static str,
+    },
+    /// A request is larger than `limits.frame`.
+    #[error("a request of {size} bytes is above {limit} (limits.frame)")]
+    FrameTooLarge {
+        /// As it stands in the frame.
+        size: i32,
+        /// The bound in force.
+        limit: u64,
+    },
+    /// A frame that must be held whole is larger than `limits.rewrite_frame`.
+    #[error("a frame of {size} bytes must be rewritten and is above {limit} (limits.rewrite_frame)")]
+    HoldTooLarge {
+        /// As it stands in the frame.
+        size: i32,
+        /// The bound in force.
+        limit: u64,
+    },
+    /// Key or version that a broker would not take either.
+    #[error("{0}")]
+    UnknownRequest(route::CloseReason),
+    /// A request header or body can't be read.
+    #[error("a request of api key {key} version {version} is malformed: {what}")]
+    MalformedRequest {
+        /// Key.
+        key: ApiKey,
+        /// Version.
+        version: ApiVersion,
+        /// In a few words.
+        what: String,
+    },
+    /// An answer can't be read.
+    #[error("the broker's answer to api key {key} version {version} is malformed: {what}")]
+    MalformedAnswer {
+        /// Key.
+        key: ApiKey,
+        /// Version.
+        version: ApiVersion,
+        /// In a few words.
+        what: String,
+    },
+    /// An answer came that nobody asked for.
+    #[error("the broker sent an answer without a request")]
+    Unsolicited,
+    /// An answer's id isn't the oldest request's.
+    #[error("the broker answered correlation id {got} where {expected} was due")]
+    Correlation {
+        /// Of the oldest request.
+        expected: CorrelationId,
+        /// In the answer.
+        got: CorrelationId,
+    },
+    /// No complete frame header in time.
+    #[error("no complete request header in time (limits.first_byte)")]
+    FirstByte,
+    /// A frame was begun and not finished in time.
+    #[error("a request was begun and not finished in time (limits.incomplete_frame)")]
+    IncompleteFrame,
+    /// Nothing happened for too long.
+    #[error("nothing passed for too long (limits.idle)")]
+    Idle,
+    /// The client didn't take its answers.
+    #[error("the client took none of its answers for too long (limits.idle)")]
+    Stalled,
+    /// The broker didn't take what it was sent.
+    #[error("the broker took no request bytes for too long (limits.idle)")]
+    BrokerStalled,
+    /// Closed on purpose, at a frame boundary with nothing in flight.
+    #[error("drained")]
+    Drained,
+    /// The drain's time was over.
+    #[error("the drain's time was over with {in_flight} requests in flight (limits.drain)")]
+    DrainTimeout {
+        /// Requests without an answer.
+        in_flight: usize,
+    },
+    /// The daemon was told a second time to end.
+    #[error("stopped")]
+    Stopped,
+}
+
+impl CloseReason {
+    /// Label of the counter.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::ClientClosed => "client_closed",
+            Self::ClientGone { .. } => "client_gone",
+            Self::ClientError(_) => "client_error",
+            Self::BrokerClosed { .. } => "broker_closed",
+            Self::BrokerError(_) => "broker_error",
+            Self::Unreachable(_) => "unreachable",
+            Self::Foreign(Foreign::Http) => "http_on_kafka",
+            Self::Foreign(Foreign::TlsHello | Foreign::TlsAlert) => "tls_on_plaintext",
+            Self::BadSize { .. } => "bad_size",
+            Self::FrameTooLarge { .. } => "frame_limit",
+            Self::HoldTooLarge { .. } => "rewrite_limit",
+            Self::UnknownRequest(_) => "unknown_request",
+            Self::MalformedRequest { .. } | Self::MalformedFrame { .. } => "malformed_request",
+            Self::MalformedAnswer { .. } => "malformed_answer",
+            Self::Unsolicited => "unsolicited_answer",
+            Self::Correlation { .. } => "correlation",
+            Self::FirstByte => "first_byte",
+            Self::IncompleteFrame => "incomplete_frame",
+            Self::Idle => "idle",
+            Self::Stalled => "stalled",
+            Self::BrokerStalled => "broker_stalled",
+            Self::Drained | Self::DrainTimeout { .. } => "drained",
+            Self::Stopped => "stopped",
+        }
+    }
+
+    /// The limit that was hit, where it was one.
+    #[must_use]
+    pub fn limit(&self) -> Option<Limit> {
+        match self {
+            Self::FrameTooLarge { .. } => Some(Limit::Frame),
+            Self::HoldTooLarge { .. } => Some(Limit::RewriteFrame),
+            Self::FirstByte => Some(Limit::FirstByte),
+            Self::IncompleteFrame => Some(Limit::IncompleteFrame),
+            Self::Idle | Self::Stalled | Self::BrokerStalled => Some(Limit::Idle),
+            Self::DrainTimeout { .. } => Some(Limit::Drain),
+            Self::Unreachable(error) if error.timed_out() => Some(Limit::ConnectTimeout),
+            _ => None,
+        }
+    }
+
+    /// Whether an operator should see it without asking: a limit, a fault, or a peer that misbehaves.
+    #[must_use]
+    pub fn is_notable(&self) -> bool {
+        !matches!(
+            self,
+            Self::ClientClosed
+                | Self::ClientGone { .. }
+                | Self::ClientError(_)
+                | Self::Idle
+                | Self::Drained
+                | Self::Stopped
+        )
+    }
+}
+
+/// Tells what a first frame is when it isn't Kafka. Needs the first four bytes of the connection.
+#[must_use]
+pub(crate) fn foreign(first: [u8; 4]) -> Option<Foreign> {
+    match &first {
+        [0x16, 0x03, ..] => Some(Foreign::TlsHello),
+        [0x15, 0x03, ..] => Some(Foreign::TlsAlert),
+        b"GET " | b"HTTP" | b"POST" | b"HEAD" | b"PUT " | b"OPTI" | b"PRI " | b"CONN" => Some(Foreign::Http),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tls_hello_an_alert_and_http_are_told_apart_from_kafka() {
+        assert_eq!(foreign([0x16, 0x03, 0x01, 0x02]), Some(Foreign::TlsHello));
+        assert_eq!(foreign([0x15, 0x03, 0x03, 0x00]), Some(Foreign::TlsAlert));
+        assert_eq!(foreign(*b"GET "), Some(Foreign::Http));
+        assert_eq!(foreign([0, 0, 0, 0x16]), None);
+    }
+}

@@ -1,0 +1,253 @@
+//! Who is connected: one record a connection, for status, and the counts that limits are held against.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::status::ConnectionStatus;
+use crate::metrics::Limit;
+use crate::upstream::{Endpoint, Target};
+
+/// What is kept of a client's own words, in bytes: they are shown to operators, not used.
+const SHOWN: usize = 128;
+
+/// What one connection tells of itself.
+#[derive(Debug)]
+pub(crate) struct ConnectionRecord {
+    id: u64,
+    peer: SocketAddr,
+    target: Target,
+    since: Instant,
+    in_flight: AtomicU32,
+    requests: AtomicU64,
+    request_bytes: AtomicU64,
+    answer_bytes: AtomicU64,
+    words: Mutex<Words>,
+    registry: Arc<Registry>,
+}
+
+#[derive(Debug, Default)]
+struct Words {
+    client_id: Option<String>,
+    software: Option<String>,
+    broker: Option<String>,
+}
+
+impl ConnectionRecord {
+    pub(crate) fn count_request(&self) {
+        self.requests.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_request_bytes(&self, n: u64) {
+        self.request_bytes.fetch_add(n, Relaxed);
+    }
+
+    pub(crate) fn count_answer_bytes(&self, n: u64) {
+        self.answer_bytes.fetch_add(n, Relaxed);
+    }
+
+    pub(crate) fn set_in_flight(&self, n: usize) {
+        self.in_flight.store(u32::try_from(n).unwrap_or(u32::MAX), Relaxed);
+    }
+
+    pub(crate) fn set_client_id(&self, id: String) {
+        lock(&self.words).client_id = Some(shown(&id));
+    }
+
+    pub(crate) fn set_software(&self, name: &str, version: &str) {
+        lock(&self.words).software = Some(format!("{} {}", shown(name), shown(version)));
+    }
+
+    pub(crate) fn set_broker(&self, endpoint: &Endpoint) {
+        lock(&self.words).broker = Some(endpoint.to_string());
+    }
+
+    fn status(&self, virtual_cluster: &str) -> ConnectionStatus {
+        let words = lock(&self.words);
+        ConnectionStatus {
+            id: self.id,
+            virtual_cluster: virtual_cluster.to_owned(),
+            role: role_name(self.target),
+            client: self.peer.to_string(),
+            broker: words.broker.clone(),
+            client_id: words.client_id.clone(),
+            software: words.software.clone(),
+            age_seconds: self.since.elapsed().as_secs(),
+            in_flight: self.in_flight.load(Relaxed),
+            requests: self.requests.load(Relaxed),
+            request_bytes: self.request_bytes.load(Relaxed),
+            answer_bytes: self.answer_bytes.load(Relaxed),
+            path: "local".to_owned(),
+        }
+    }
+}
+
+impl Drop for ConnectionRecord {
+    fn drop(&mut self) {
+        let mut inner = lock(&self.registry.inner);
+        inner.records.remove(&self.id);
+        if let Some(count) = inner.sources.get_mut(&self.peer.ip()) {
+            *count -= 1;
+            if *count == 0 {
+                inner.sources.remove(&self.peer.ip());
+            }
+        }
+        drop(inner);
+        self.registry.left.notify_waiters();
+    }
+}
+
+/// Why a connection was not admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// `limits.connections`.
+    Connections,
+    /// `limits.connections_per_source`.
+    ConnectionsPerSource,
+}
+
+impl Refusal {
+    /// Label of the counter.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::ConnectionsPerSource => "connections_per_source",
+        }
+    }
+
+    /// The knob.
+    pub(crate) fn limit(self) -> Limit {
+        match self {
+            Self::Connections => Limit::Connections,
+            Self::ConnectionsPerSource => Limit::ConnectionsPerSource,
+        }
+    }
+}
+
+/// The connections of one virtual cluster.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    inner: Mutex<Inner>,
+    left: tokio::sync::Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Weak, so that the record's end is the connection's end.
+    records: HashMap<u64, std::sync::Weak<ConnectionRecord>>,
+    sources: HashMap<IpAddr, u32>,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl Registry {
+    /// Admits a connection within the limits.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        peer: SocketAddr,
+        target: Target,
+        connections: u32,
+        per_source: Option<u32>,
+    ) -> Result<Arc<ConnectionRecord>, Refusal> {
+        let mut inner = lock(&self.inner);
+        if inner.records.len() >= connections as usize {
+            return Err(Refusal::Connections);
+        }
+        let from_source = inner.sources.get(&peer.ip()).copied().unwrap_or(0);
+        if per_source.is_some_and(|most| from_source >= most) {
+            return Err(Refusal::ConnectionsPerSource);
+        }
+        inner.sources.insert(peer.ip(), from_source + 1);
+        let record = Arc::new(ConnectionRecord {
+            id: NEXT_ID.fetch_add(1, Relaxed),
+            peer,
+            target,
+            since: Instant::now(),
+            in_flight: AtomicU32::new(0),
+            requests: AtomicU64::new(0),
+            request_bytes: AtomicU64::new(0),
+            answer_bytes: AtomicU64::new(0),
+            words: Mutex::default(),
+            registry: Arc::clone(self),
+        });
+        inner.records.insert(record.id, Arc::downgrade(&record));
+        Ok(record)
+    }
+
+    /// Connections open.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.inner).records.len()
+    }
+
+    /// Every connection, oldest first.
+    pub(crate) fn status(&self, virtual_cluster: &str) -> Vec<ConnectionStatus> {
+        let mut records: Vec<_> = lock(&self.inner).records.values().filter_map(std::sync::Weak::upgrade).collect();
+        records.sort_by_key(|record| record.id);
+        records.iter().map(|record| record.status(virtual_cluster)).collect()
+    }
+
+    /// Resolves once no connection is left.
+    pub(crate) async fn emptied(&self) {
+        loop {
+            let left = self.left.notified();
+            if self.len() == 0 {
+                return;
+            }
+            left.await;
+        }
+    }
+}
+
+/// `bootstrap` or `broker N`.
+pub(crate) fn role_name(target: Target) -> String {
+    match target {
+        Target::Bootstrap => "bootstrap".to_owned(),
+        Target::Node(node) => format!("broker {}", node.to_virtual()),
+    }
+}
+
+/// A client's own words, cut and without control characters, fit for a terminal.
+fn shown(words: &str) -> String {
+    words.chars().filter(|c| !c.is_control()).take(SHOWN).collect()
+}
+
+/// A panic elsewhere must not take the registry with it: its data are plain counts and stay valid.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(host: u8, port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, host], port))
+    }
+
+    #[test]
+    fn limits_hold_in_all_and_per_source_and_free_up_again() {
+        let registry = Arc::new(Registry::default());
+        let a = registry.admit(peer(1, 1), Target::Bootstrap, 3, Some(2)).unwrap();
+        let b = registry.admit(peer(1, 2), Target::Bootstrap, 3, Some(2)).unwrap();
+        assert_eq!(
+            registry.admit(peer(1, 3), Target::Bootstrap, 3, Some(2)).unwrap_err(),
+            Refusal::ConnectionsPerSource
+        );
+        let c = registry.admit(peer(2, 1), Target::Bootstrap, 3, Some(2)).unwrap();
+        assert_eq!(registry.admit(peer(3, 1), Target::Bootstrap, 3, Some(2)).unwrap_err(), Refusal::Connections);
+        drop(a);
+        assert_eq!(registry.len(), 2);
+        let d = registry.admit(peer(1, 3), Target::Bootstrap, 3, Some(2)).unwrap();
+        drop((b, c, d));
+        assert_eq!(registry.len(), 0);
+        assert!(lock(&registry.inner).sources.is_empty());
+    }
+
+    #[test]
+    fn a_clients_words_are_cut_and_cleaned() {
+        assert_eq!(shown("a\u{1b}[31mb\n"), "a[31mb");
+        assert_eq!(shown(&"x".repeat(40_000)).len(), SHOWN);
+    }
+}

@@ -1,0 +1,568 @@
+//! One client connection as a state machine without sockets or clocks: bytes come in through a [`Lane`], leave
+//! through it, and answers stay in the order of their requests.
+//!
+//! ```text
+//!  requests   Header ──► Passing ──► Header        the frame flows as it arrives
+//!                 ├────► Holding ──► Header        collected whole, looked at, maybe rewritten
+//!                 └────► Dropping ─► Header        the gateway answers it
+//!  answers    Header ──► Passing | Scrubbing ──► Header
+//!                 └────► Holding ──► Header
+//! ```
+//!
+//! Methods named `on_*` take what arrived; getters say what is wanted; [`Session::take_events`] tells what was
+//! learnt on the way. An error ends the connection.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use proxy_common::frame::{self, REQUEST_FIXED_LEN, RequestPrefix, SIZE_LEN};
+
+use super::close::{CloseReason, foreign};
+use super::lane::Lane;
+use crate::config::Versions;
+use crate::kafka::api;
+use crate::kafka::header::{self, Partial};
+use crate::kafka::hints::HintScrubber;
+use crate::kafka::ids::{ApiKey, ApiVersion, CorrelationId};
+use crate::kafka::rewrite::{self, Addresses, Seen};
+use crate::kafka::sasl::{ClientFrame, SaslTracker};
+use crate::kafka::versions::{self, Offered};
+use crate::route::{self, AnswerPlan, Plan};
+
+/// What the session needs to know of the world at this moment.
+pub(crate) struct View<'a> {
+    /// Version policy.
+    pub(crate) policy: Versions,
+    /// `limits.frame`.
+    pub(crate) frame: u64,
+    /// `limits.rewrite_frame`.
+    pub(crate) rewrite_frame: u64,
+    /// `limits.in_flight`.
+    pub(crate) in_flight: usize,
+    /// Where clients find brokers, and what those offer.
+    pub(crate) world: &'a dyn World,
+    /// No new request is begun.
+    pub(crate) draining: bool,
+}
+
+/// What changes with the cluster, asked for only by frames that need it.
+pub(crate) trait World: Addresses {
+    /// What every virtual broker offers; `None` while no broker of the cluster has told.
+    fn offered(&self) -> Option<Arc<Offered>>;
+    /// As the rewriters take it.
+    fn addresses(&self) -> &dyn Addresses;
+}
+
+/// Something learnt from the bytes that passed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// An answer listed brokers.
+    Seen(Seen),
+    /// The client named its software and version.
+    Software(String, String),
+    /// The client id of the first request.
+    ClientId(String),
+    /// A request frame began.
+    Request(ApiKey),
+    /// A frame was held and rewritten.
+    Rewritten,
+    /// The gateway answered by itself.
+    Answered,
+}
+
+#[derive(Debug)]
+enum RequestState {
+    Header,
+    Passing { left: u64 },
+    Holding { frame: BytesMut, left: usize, head: Head, answer: AnswerPlan },
+    Dropping { left: u64 },
+}
+
+#[derive(Debug)]
+enum AnswerState {
+    Header,
+    Passing { left: u64 },
+    Scrubbing { left: u64, scrubber: HintScrubber, head: Head },
+    Holding { frame: BytesMut, left: usize, pending: Pending },
+}
+
+/// A request's ids, in types that don't mix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Head {
+    key: ApiKey,
+    version: ApiVersion,
+    correlation: CorrelationId,
+}
+
+impl From<RequestPrefix> for Head {
+    fn from(prefix: RequestPrefix) -> Self {
+        let RequestPrefix { api_key, api_version, correlation_id } = prefix;
+        Self { key: ApiKey(api_key), version: ApiVersion(api_version), correlation: CorrelationId(correlation_id) }
+    }
+}
+
+/// A request whose answer has not been passed on yet.
+#[derive(Debug)]
+struct Pending {
+    head: Head,
+    due: Due,
+}
+
+#[derive(Debug)]
+enum Due {
+    /// The broker answers; what to do with its answer.
+    Broker(AnswerPlan),
+    /// The gateway answered; whole frame, waiting for its turn.
+    Ready(Bytes),
+    /// A raw SASL token, without a header.
+    Token,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Session {
+    request: RequestState,
+    answer: AnswerState,
+    pending: VecDeque<Pending>,
+    sasl: SaslTracker,
+    /// Requests begun.
+    begun: u64,
+    /// Size of the last one begun.
+    size: u64,
+    named: bool,
+    throttled: bool,
+    events: Vec<Event>,
+}
+
+impl Session {
+    pub(crate) fn new() -> Self {
+        Self {
+            request: RequestState::Header,
+            answer: AnswerState::Header,
+            pending: VecDeque::new(),
+            sasl: SaslTracker::new(),
+            begun: 0,
+            size: 0,
+            named: false,
+            throttled: false,
+            events: Vec::new(),
+        }
+    }
+
+    /// Requests waiting for their answer.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.pending.len() + usize::from(!matches!(self.answer, AnswerState::Header))
+    }
+
+    /// Requests begun so far.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Nothing more is taken from the client until an answer leaves: `limits.in_flight` was reached, or what comes next
+    /// depends on the answer of SaslHandshake v0.
+    pub(crate) fn throttled(&self) -> bool {
+        self.throttled
+    }
+
+    /// Size of the request that is arriving, 0 while its header isn't complete; `None` between frames.
+    pub(crate) fn arriving(&self, requests: &Lane) -> Option<u64> {
+        match &self.request {
+            RequestState::Header if requests.unparsed().is_empty() => None,
+            RequestState::Header => Some(0),
+            RequestState::Passing { .. } | RequestState::Dropping { .. } | RequestState::Holding { .. } => {
+                Some(self.size)
+            }
+        }
+    }
+
+    /// Nothing is half passed on in either direction and no answer is outstanding.
+    pub(crate) fn at_rest(&self) -> bool {
+        matches!(self.request, RequestState::Header) && self.in_flight() == 0
+    }
+
+    /// What was learnt since the last call.
+    pub(crate) fn take_events(&mut self) -> impl Iterator<Item = Event> {
+        self.events.drain(..)
+    }
+
+    /// Looks at the bytes the client sent: passes them on, holds them, or answers.
+    pub(crate) fn on_request_bytes(
+        &mut self,
+        requests: &mut Lane,
+        answers: &mut Lane,
+        view: &View<'_>,
+    ) -> Result<(), CloseReason> {
+        loop {
+            match &mut self.request {
+                RequestState::Header => {
+                    if !self.on_request_header(requests, answers, view)? {
+                        return Ok(());
+                    }
+                }
+                RequestState::Passing { left } => {
+                    requests.forward(take(left, requests.unparsed().len()));
+                    if *left > 0 {
+                        return Ok(());
+                    }
+                    self.request = RequestState::Header;
+                }
+                RequestState::Dropping { left } => {
+                    requests.skip(take(left, requests.unparsed().len()));
+                    if *left > 0 {
+                        return Ok(());
+                    }
+                    self.request = RequestState::Header;
+                }
+                RequestState::Holding { frame, left, .. } => {
+                    let n = (*left).min(requests.unparsed().len());
+                    frame.put_slice(&requests.unparsed()[..n]);
+                    requests.skip(n);
+                    *left -= n;
+                    if *left > 0 {
+                        return Ok(());
+                    }
+                    let RequestState::Holding { frame, head, answer, .. } =
+                        std::mem::replace(&mut self.request, RequestState::Header)
+                    else {
+                        return Ok(());
+                    };
+                    self.on_held_request(frame.freeze(), head, answer, requests, view)?;
+                }
+            }
+        }
+    }
+
+    /// Decides over the next request once enough of it is there. `false`: not yet.
+    fn on_request_header(
+        &mut self,
+        requests: &mut Lane,
+        answers: &mut Lane,
+        view: &View<'_>,
+    ) -> Result<bool, CloseReason> {
+        if view.draining {
+            return Ok(false);
+        }
+        self.throttled = self.pending.len() >= view.in_flight;
+        if self.throttled {
+            return Ok(false);
+        }
+        let bytes = requests.unparsed();
+        let Some(size) = frame::read_size(bytes) else { return Ok(false) };
+        if self.begun == 0
+            && let Some(what) = bytes.first_chunk::<4>().and_then(|first| foreign(*first))
+        {
+            return Err(CloseReason::Foreign(what));
+        }
+        let Ok(body_len) = u64::try_from(size) else { return Err(CloseReason::BadSize { size }) };
+        if body_len > view.frame {
+            return Err(CloseReason::FrameTooLarge { size, limit: view.frame });
+        }
+        let body = &bytes[SIZE_LEN..];
+        let body = &body[..body.len().min(body_len as usize)];
+        let whole = body.len() as u64 == body_len;
+
+        match self.sasl.client_frame(size, body) {
+            Partial::Done(ClientFrame::Request) => {
+                // The last token of some mechanisms gets no answer (SaslServer.evaluateChallenge gave none).
+                if matches!(self.pending.back(), Some(Pending { due: Due::Token, .. })) {
+                    self.pending.pop_back();
+                }
+            }
+            Partial::Done(ClientFrame::Token) => {
+                self.begin(None, body_len);
+                let head = Head { key: ApiKey::SASL_HANDSHAKE, version: ApiVersion(0), correlation: CorrelationId(0) };
+                self.pending.push_back(Pending { head, due: Due::Token });
+                self.pass(requests, body_len);
+                return Ok(true);
+            }
+            Partial::Done(ClientFrame::AfterHandshake) => {
+                self.throttled = true;
+                return Ok(false);
+            }
+            Partial::NeedMore if !whole => return Ok(false),
+            Partial::NeedMore => return Err(CloseReason::BadSize { size }),
+            Partial::Malformed(_) if body_len < REQUEST_FIXED_LEN as u64 => return Err(CloseReason::BadSize { size }),
+            Partial::Malformed(what) => return Err(CloseReason::MalformedFrame { size, what }),
+        }
+
+        let Some(prefix) = frame::read_request_prefix(body) else {
+            return if whole { Err(CloseReason::BadSize { size }) } else { Ok(false) };
+        };
+        let head = Head::from(prefix);
+        let malformed =
+            |what: &str| CloseReason::MalformedRequest { key: head.key, version: head.version, what: what.to_owned() };
+        let plan = match route::plan(prefix, || header::produce_acks(head.version, body), view.policy) {
+            Partial::Done(plan) => plan,
+            // A header that fills the buffer, or is cut off by the frame's own end, will never be complete.
+            Partial::NeedMore if whole || !requests.has_space() => return Err(malformed("its header is cut short")),
+            Partial::NeedMore => return Ok(false),
+            Partial::Malformed(what) => return Err(malformed(what)),
+        };
+        if !self.named {
+            match header::client_id(body) {
+                Partial::Done(id) => {
+                    self.named = true;
+                    self.events.extend(id.map(|id| Event::ClientId(id.to_owned())));
+                }
+                Partial::NeedMore => {}
+                Partial::Malformed(what) => return Err(malformed(what)),
+            }
+        }
+
+        match plan {
+            Plan::Close(why) => Err(CloseReason::UnknownRequest(why)),
+            Plan::Forward { answer } => {
+                if answer == AnswerPlan::ApiVersions && whole {
+                    let software = versions::client_software(head.version, body);
+                    self.events.extend(software.map(|(name, version)| Event::Software(name, version)));
+                }
+                self.begin(Some(head.key), body_len);
+                if answer != AnswerPlan::None {
+                    self.pending.push_back(Pending { head, due: Due::Broker(answer) });
+                }
+                self.pass(requests, body_len);
+                Ok(true)
+            }
+            Plan::Rewrite { answer } => {
+                if body_len > view.rewrite_frame {
+                    return Err(CloseReason::HoldTooLarge { size, limit: view.rewrite_frame });
+                }
+                self.begin(Some(head.key), body_len);
+                requests.skip(SIZE_LEN);
+                self.request =
+                    RequestState::Holding { frame: BytesMut::new(), left: body_len as usize, head, answer };
+                Ok(true)
+            }
+            Plan::Answer(body) => {
+                self.begin(Some(head.key), body_len);
+                self.events.push(Event::Answered);
+                self.pending.push_back(Pending { head, due: Due::Ready(framed(&body)) });
+                requests.skip(SIZE_LEN);
+                self.request = RequestState::Dropping { left: body_len };
+                self.send_ready(answers);
+                Ok(true)
+            }
+        }
+    }
+
+    fn begin(&mut self, key: Option<ApiKey>, size: u64) {
+        self.begun += 1;
+        self.size = size;
+        self.events.push(Event::Request(key.unwrap_or(ApiKey::SASL_AUTHENTICATE)));
+    }
+
+    /// Passes on a frame, size field included.
+    fn pass(&mut self, requests: &mut Lane, body_len: u64) {
+        self.request = RequestState::Passing { left: SIZE_LEN as u64 + body_len };
+        let RequestState::Passing { left } = &mut self.request else { return };
+        let n = take(left, requests.unparsed().len());
+        requests.forward(n);
+        if *left == 0 {
+            self.request = RequestState::Header;
+        }
+    }
+
+    fn on_held_request(
+        &mut self,
+        body: Bytes,
+        head: Head,
+        answer: AnswerPlan,
+        requests: &mut Lane,
+        view: &View<'_>,
+    ) -> Result<(), CloseReason> {
+        let rewritten = rewrite::rewrite_request(head.key, head.version, &body, view.world.addresses()).map_err(|what| {
+            CloseReason::MalformedRequest { key: head.key, version: head.version, what: what.to_string() }
+        })?;
+        if rewritten.is_some() {
+            self.events.push(Event::Rewritten);
+        }
+        requests.push(framed(&rewritten.unwrap_or(body)));
+        self.pending.push_back(Pending { head, due: Due::Broker(answer) });
+        Ok(())
+    }
+
+    /// Looks at the bytes the broker sent: passes them on, or holds and rewrites them.
+    pub(crate) fn on_answer_bytes(&mut self, answers: &mut Lane, view: &View<'_>) -> Result<(), CloseReason> {
+        loop {
+            match &mut self.answer {
+                AnswerState::Header => {
+                    self.send_ready(answers);
+                    if !self.on_answer_header(answers, view)? {
+                        return Ok(());
+                    }
+                }
+                AnswerState::Passing { left } => {
+                    let n = take(left, answers.unparsed().len());
+                    answers.forward(n);
+                    if *left > 0 {
+                        return Ok(());
+                    }
+                    self.answer = AnswerState::Header;
+                }
+                AnswerState::Scrubbing { left, scrubber, head } => {
+                    let n = take(left, answers.unparsed().len());
+                    scrubber.push(&mut answers.unparsed_mut()[..n]).map_err(|what| CloseReason::MalformedAnswer {
+                        key: head.key,
+                        version: head.version,
+                        what: what.to_string(),
+                    })?;
+                    answers.forward(n);
+                    if *left > 0 {
+                        return Ok(());
+                    }
+                    self.answer = AnswerState::Header;
+                }
+                AnswerState::Holding { frame, left, .. } => {
+                    let n = (*left).min(answers.unparsed().len());
+                    frame.put_slice(&answers.unparsed()[..n]);
+                    answers.skip(n);
+                    *left -= n;
+                    if *left > 0 {
+                        return Ok(());
+                    }
+                    let AnswerState::Holding { frame, pending, .. } =
+                        std::mem::replace(&mut self.answer, AnswerState::Header)
+                    else {
+                        return Ok(());
+                    };
+                    let body = frame.freeze();
+                    let changed = self.on_held_answer(&body, &pending, view)?;
+                    answers.push(framed(&changed.unwrap_or(body)));
+                }
+            }
+        }
+    }
+
+    fn on_answer_header(&mut self, answers: &mut Lane, view: &View<'_>) -> Result<bool, CloseReason> {
+        let bytes = answers.unparsed();
+        let Some(size) = frame::read_size(bytes) else { return Ok(false) };
+        let Some(front) = self.pending.front() else { return Err(CloseReason::Unsolicited) };
+        let Head { key, version, correlation } = front.head;
+        let malformed = |what: &str| CloseReason::MalformedAnswer { key, version, what: what.to_owned() };
+        let body_len = u64::try_from(size).map_err(|_| malformed("its size is negative"))?;
+        let frame_len = SIZE_LEN as u64 + body_len;
+        let plan = match &front.due {
+            Due::Broker(plan) => *plan,
+            Due::Token => {
+                self.pending.pop_front();
+                self.answer = AnswerState::Passing { left: frame_len };
+                return Ok(true);
+            }
+            // `send_ready` ran before: what is left at the front is the broker's.
+            Due::Ready(_) => return Err(CloseReason::Unsolicited),
+        };
+        let body = &bytes[SIZE_LEN..];
+        let body = &body[..body.len().min(body_len as usize)];
+        let Some(got) = frame::read_response_correlation_id(body) else {
+            return if body_len < 4 { Err(malformed("it has no correlation id")) } else { Ok(false) };
+        };
+        if CorrelationId(got) != correlation {
+            return Err(CloseReason::Correlation { expected: correlation, got: CorrelationId(got) });
+        }
+        let hold = match plan {
+            AnswerPlan::None | AnswerPlan::Stream | AnswerPlan::Authenticate | AnswerPlan::FetchScrub => false,
+            AnswerPlan::FetchHints => body_len <= view.rewrite_frame,
+            AnswerPlan::CheckProduce | AnswerPlan::Rewrite | AnswerPlan::ApiVersions | AnswerPlan::Handshake => true,
+        };
+        if hold && body_len > view.rewrite_frame {
+            return Err(CloseReason::HoldTooLarge { size, limit: view.rewrite_frame });
+        }
+        let Some(pending) = self.pending.pop_front() else { return Ok(false) };
+        if !hold {
+            self.answer = match plan {
+                AnswerPlan::FetchHints | AnswerPlan::FetchScrub => {
+                    answers.forward(SIZE_LEN);
+                    let scrubber = match key {
+                        ApiKey::SHARE_FETCH => HintScrubber::share_fetch(version),
+                        _ => HintScrubber::new(version),
+                    };
+                    AnswerState::Scrubbing { left: body_len, scrubber, head: pending.head }
+                }
+                _ => AnswerState::Passing { left: frame_len },
+            };
+            return Ok(true);
+        }
+        if body.len() as u64 == body_len {
+            // Whole in the buffer: looked at in place, and passed on from there when nothing changes.
+            match self.on_held_answer(body, &pending, view)? {
+                Some(changed) => {
+                    answers.skip(frame_len as usize);
+                    answers.push(framed(&changed));
+                }
+                None => answers.forward(frame_len as usize),
+            }
+        } else {
+            answers.skip(SIZE_LEN);
+            self.answer = AnswerState::Holding { frame: BytesMut::new(), left: body_len as usize, pending };
+        }
+        Ok(true)
+    }
+
+    /// Rewrites an answer where it must be. `None`: it passes as it is.
+    fn on_held_answer(
+        &mut self,
+        body: &[u8],
+        pending: &Pending,
+        view: &View<'_>,
+    ) -> Result<Option<Bytes>, CloseReason> {
+        let Head { key, version, .. } = pending.head;
+        let Due::Broker(plan) = &pending.due else { return Ok(None) };
+        let malformed = |what: String| CloseReason::MalformedAnswer { key, version, what };
+        let changed = match plan {
+            AnswerPlan::CheckProduce if rewrite::is_clean_produce_answer(version, body) => None,
+            AnswerPlan::ApiVersions => {
+                let offered = view.world.offered();
+                let table = versions::rewrite_api_versions(version, body, offered.as_deref(), view.policy);
+                Some(table.map_err(|e| malformed(e.to_string()))?)
+            }
+            AnswerPlan::Handshake => {
+                self.sasl.handshake_answered(body);
+                None
+            }
+            _ => {
+                let rewritten = rewrite::rewrite_answer(key, version, body, view.world.addresses())
+                    .map_err(|e| malformed(e.to_string()))?;
+                self.events.extend(rewritten.seen.map(Event::Seen));
+                rewritten.body
+            }
+        };
+        if changed.is_some() {
+            self.events.push(Event::Rewritten);
+        }
+        Ok(changed)
+    }
+
+    /// Sends the gateway's own answers whose turn has come.
+    fn send_ready(&mut self, answers: &mut Lane) {
+        if !matches!(self.answer, AnswerState::Header) {
+            return;
+        }
+        while let Some(Pending { due: Due::Ready(_), .. }) = self.pending.front() {
+            if let Some(Pending { due: Due::Ready(frame), .. }) = self.pending.pop_front() {
+                answers.push(frame);
+            }
+        }
+    }
+
+    /// Name of the API whose answer is due next, for the log.
+    pub(crate) fn oldest(&self) -> Option<&'static str> {
+        self.pending.front().map(|pending| api::name(pending.head.key))
+    }
+}
+
+/// Takes what is there of `left`, and counts it down.
+fn take(left: &mut u64, there: usize) -> usize {
+    let n = (*left).min(there as u64);
+    *left -= n;
+    n as usize
+}
+
+/// A body behind its size field.
+fn framed(body: &[u8]) -> Bytes {
+    let mut frame = BytesMut::with_capacity(SIZE_LEN + body.len());
+    frame.put_i32(body.len() as i32);
+    frame.put_slice(body);
+    frame.freeze()
+}

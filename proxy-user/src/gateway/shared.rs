@@ -1,0 +1,126 @@
+//! What the connections of one virtual cluster share. Replaced piecewise by a reload, read without a lock.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+use tracing::{info, warn};
+
+use super::close::CloseReason;
+use super::registry::{Registry, role_name};
+use crate::config;
+use crate::kafka::versions::{self, Offered};
+use crate::log_gate::LogGate;
+use crate::metrics::{GatewayMetrics, VirtualClusterMetrics};
+use crate::upstream::topology::Topology;
+use crate::upstream::{Cluster, Endpoint, Target};
+
+/// One line of a kind each interval; the next says how many were held back.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What connections are to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Pass traffic.
+    Serve,
+    /// Begin nothing new, close when the last answer is out, at the latest then.
+    Drain {
+        /// When patience ends.
+        until: Instant,
+    },
+    /// Close at once.
+    Stop,
+}
+
+/// See the module.
+pub(crate) struct Shared {
+    pub(crate) name: String,
+    pub(crate) metrics: VirtualClusterMetrics,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) gateway_metrics: GatewayMetrics,
+    log: LogGate<&'static str>,
+    config: ArcSwap<config::VirtualCluster>,
+    cluster: Cluster,
+    offered: ArcSwapOption<Offered>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        name: &str,
+        config: config::VirtualCluster,
+        cluster: Cluster,
+        metrics: VirtualClusterMetrics,
+        gateway_metrics: GatewayMetrics,
+    ) -> Self {
+        let shared = Self {
+            name: name.to_owned(),
+            metrics,
+            registry: Arc::default(),
+            gateway_metrics,
+            log: LogGate::new(LOG_INTERVAL),
+            config: ArcSwap::from_pointee(config),
+            cluster,
+            offered: ArcSwapOption::empty(),
+        };
+        shared.on_topology(&shared.cluster.topology());
+        shared
+    }
+
+    pub(crate) fn config(&self) -> Guard<Arc<config::VirtualCluster>> {
+        self.config.load()
+    }
+
+    pub(crate) fn set_config(&self, config: config::VirtualCluster) {
+        self.config.store(Arc::new(config));
+        self.on_topology(&self.cluster.topology());
+    }
+
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// What every virtual broker offers: the same for all, since clients cache the first they see.
+    pub(crate) fn offered(&self) -> Option<Arc<Offered>> {
+        self.offered.load_full()
+    }
+
+    /// Brokers came, went or were upgraded.
+    pub(crate) fn on_topology(&self, topology: &Topology) {
+        let known: Vec<_> = topology.brokers.values().filter_map(|broker| broker.versions.as_ref()).collect();
+        let offered = (!known.is_empty()).then(|| versions::offered(self.config.load().versions, known.into_iter()));
+        self.offered.store(offered.map(Arc::new));
+    }
+
+    /// Whether a line about `key` may be written now; how many like it were held back.
+    pub(crate) fn may_log(&self, key: &'static str) -> Option<u64> {
+        self.log.pass(key, Instant::now())
+    }
+
+    /// Counts and logs the end of a connection.
+    pub(crate) fn closed(
+        &self,
+        reason: &CloseReason,
+        peer: SocketAddr,
+        target: Target,
+        broker: Option<&Endpoint>,
+        oldest: Option<&'static str>,
+    ) {
+        self.metrics.closed.count(reason.label());
+        if let Some(limit) = reason.limit() {
+            self.metrics.limit_hits.hit(limit);
+        }
+        let broker = broker.map(tracing::field::display);
+        let role = role_name(target);
+        if !reason.is_notable() {
+            tracing::debug!(virtual_cluster = self.name, %peer, role, broker, oldest, "connection ended: {reason}");
+        } else if let Some(suppressed) = self.may_log(reason.label()) {
+            warn!(virtual_cluster = self.name, %peer, role, broker, oldest, suppressed, "connection ended: {reason}");
+        }
+    }
+
+    /// Logs what changed for the virtual cluster as a whole.
+    pub(crate) fn say(&self, sentence: &str) {
+        info!(virtual_cluster = self.name, "{sentence}");
+    }
+}

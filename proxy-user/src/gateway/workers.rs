@@ -1,0 +1,98 @@
+//! The threads that serve connections: one runtime each, so that a connection's task and both its sockets stay on
+//! one core and no wake-up crosses threads. New connections go to the thread with the fewest.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use anyhow::Context;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+
+use super::connection::{self, Accepted};
+use super::registry::ConnectionRecord;
+use super::shared::{Phase, Shared};
+use crate::upstream::Target;
+
+/// A connection on its way to its worker.
+pub(crate) struct Handover {
+    pub(crate) client: std::net::TcpStream,
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) target: Target,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) phase: watch::Receiver<Phase>,
+    pub(crate) record: Arc<ConnectionRecord>,
+}
+
+struct Worker {
+    queue: mpsc::UnboundedSender<Handover>,
+    load: Arc<AtomicUsize>,
+}
+
+/// See the module.
+pub(crate) struct Workers(Vec<Worker>);
+
+impl Workers {
+    /// Starts `count` threads. They end when the handle is dropped.
+    pub(crate) fn start(count: usize) -> anyhow::Result<Self> {
+        (0..count.max(1)).map(start_one).collect::<anyhow::Result<Vec<_>>>().map(Self)
+    }
+
+    /// Gives a connection to the thread with the fewest. The queue is bounded by `limits.connections`.
+    pub(crate) fn serve(&self, handover: Handover) {
+        let Some(worker) = self.0.iter().min_by_key(|worker| worker.load.load(Relaxed)) else { return };
+        worker.load.fetch_add(1, Relaxed);
+        if worker.queue.send(handover).is_err() {
+            tracing::error!("a worker thread is gone; restart turnout");
+        }
+    }
+}
+
+fn start_one(index: usize) -> anyhow::Result<Worker> {
+    let (queue, mut incoming) = mpsc::unbounded_channel::<Handover>();
+    let load = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&load);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .build()
+        .context("starting a worker's runtime")?;
+    std::thread::Builder::new()
+        .name(format!("worker-{index}"))
+        .spawn(move || {
+            runtime.block_on(async move {
+                while let Some(handover) = incoming.recv().await {
+                    let load = Arc::clone(&counted);
+                    tokio::spawn(async move {
+                        serve_one(handover).await;
+                        load.fetch_sub(1, Relaxed);
+                    });
+                }
+            });
+        })
+        .context("starting a worker thread")?;
+    Ok(Worker { queue, load })
+}
+
+async fn serve_one(handover: Handover) {
+    let Handover { client, peer, local, target, shared, phase, record } = handover;
+    match TcpStream::from_std(client) {
+        Ok(client) => {
+            shared.metrics.open.inc();
+            let open = OpenGauge(Arc::clone(&shared));
+            connection::serve(Accepted { client, peer, local, target, shared, phase, record }).await;
+            drop(open);
+        }
+        Err(error) => tracing::warn!(%peer, "a connection can't be watched: {error}"),
+    }
+}
+
+/// Counts down even when the connection's task panics.
+struct OpenGauge(Arc<Shared>);
+
+impl Drop for OpenGauge {
+    fn drop(&mut self) {
+        self.0.metrics.open.dec();
+    }
+}
