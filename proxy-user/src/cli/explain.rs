@@ -1,0 +1,384 @@
+//! `turnout explain`: which way a request takes through a config, and why. A pure function of the config, the question
+//! and what the wire's tables say; no cluster is asked.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use crate::config::{Config, Versions, VirtualCluster};
+use crate::kafka::ids::{ApiKey, ApiVersion};
+
+/// Versions `0..=` and what the gateway does with them, for one API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ApiFacts {
+    /// Its number on the wire.
+    pub key: ApiKey,
+    /// Its name.
+    pub name: String,
+    /// Lowest version that clients may be offered.
+    pub min: ApiVersion,
+    /// Highest version that clients may be offered where nothing is capped.
+    pub max: ApiVersion,
+}
+
+/// What becomes of a frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "way", content = "why")]
+#[cfg_attr(not(test), expect(dead_code, reason = "SEAM: `parts::facts` makes them, from the version table"))]
+pub(super) enum Way {
+    /// Streams through, byte for byte.
+    Forwarded,
+    /// Held whole, changed where needed, then sent on.
+    Rewritten(String),
+    /// Made by the gateway itself.
+    Answered(String),
+    /// The connection is closed.
+    Closed(String),
+}
+
+impl Way {
+    fn sentence(&self) -> String {
+        match self {
+            Self::Forwarded => "forwarded as it is, never decoded".to_owned(),
+            Self::Rewritten(why) => format!("held whole and rewritten: {why}"),
+            Self::Answered(why) => format!("made by the gateway: {why}"),
+            Self::Closed(why) => format!("the connection is closed: {why}"),
+        }
+    }
+}
+
+/// The way of a request and of its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// From the client.
+    pub request: Way,
+    /// From the broker, or from the gateway.
+    pub answer: Way,
+}
+
+/// What the version table and the routing rules say; the explanation adds nothing of its own to them.
+pub(super) trait Facts {
+    /// An API by its name (in any case) or number; `None`: neither parsed nor offered.
+    fn api(&self, name_or_number: &str) -> Option<ApiFacts>;
+    /// The highest version that a policy offers, where it is below the table's.
+    fn cap(&self, policy: Versions, api: ApiKey) -> Option<ApiVersion>;
+    /// What happens to a request of this version.
+    fn plan(&self, policy: Versions, api: ApiKey, version: ApiVersion) -> Plan;
+}
+
+/// The question.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    /// Where the client dials from.
+    pub client: IpAddr,
+    /// Its `client.id`.
+    pub client_id: Option<String>,
+    /// The topic that the request is about.
+    pub topic: Option<String>,
+    /// Name or number of the API.
+    pub api: String,
+    /// Version of the request; the highest offered if none.
+    pub version: Option<i16>,
+    /// Only this virtual cluster.
+    pub virtual_cluster: Option<String>,
+}
+
+/// The way through one virtual cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Explanation {
+    /// The virtual cluster.
+    pub virtual_cluster: String,
+    /// The real cluster behind it.
+    pub cluster: String,
+    /// Where the client reaches it.
+    pub listeners: Vec<String>,
+    /// Name of the API.
+    pub api: String,
+    /// Its number.
+    pub api_key: i16,
+    /// Versions offered to clients, at most: brokers may know fewer.
+    pub offered: String,
+    /// Version that is explained.
+    pub version: i16,
+    /// What becomes of the request.
+    pub request: Way,
+    /// What becomes of the answer.
+    pub answer: Way,
+    /// What else holds for it.
+    pub remarks: Vec<String>,
+}
+
+/// Explains the question for every virtual cluster that it concerns.
+///
+/// # Errors
+/// The API or the virtual cluster isn't known, in words for the one who asked.
+pub(super) fn explain(config: &Config, question: &Question, facts: &dyn Facts) -> Result<Vec<Explanation>, String> {
+    let api = facts.api(&question.api).ok_or_else(|| {
+        format!(
+            "{}: no such API; give its name (`Fetch`) or number (`1`). A request of an API that the gateway doesn't \
+             know is never offered, and closes the connection",
+            question.api
+        )
+    })?;
+    if let Some(name) = &question.virtual_cluster
+        && !config.virtual_clusters.contains_key(name)
+    {
+        let known = config.virtual_clusters.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        return Err(format!("{name}: no such virtual cluster; the config has {known}"));
+    }
+    let asked = |name: &str| question.virtual_cluster.as_deref().is_none_or(|wanted| wanted == name);
+    let through = |(name, vc): (&String, &VirtualCluster)| one(name, vc, question, &api, facts);
+    Ok(config.virtual_clusters.iter().filter(|(name, _)| asked(name)).map(through).collect())
+}
+
+fn one(name: &str, vc: &VirtualCluster, question: &Question, api: &ApiFacts, facts: &dyn Facts) -> Explanation {
+    let cap = facts.cap(vc.versions, api.key).filter(|cap| *cap < api.max);
+    let offered_max = cap.unwrap_or(api.max);
+    let version = question.version.map_or(offered_max, ApiVersion);
+    let Plan { request, answer } = facts.plan(vc.versions, api.key, version);
+    let policy = policy_name(vc.versions);
+    let offered = match cap {
+        Some(cap) => format!("v{}–v{cap}: `versions: {policy}` leaves out v{}–v{}", api.min, cap.0 + 1, api.max),
+        None => format!("v{}–v{}: nothing is capped by `versions: {policy}`", api.min, api.max),
+    };
+    Explanation {
+        virtual_cluster: name.to_owned(),
+        cluster: vc.cluster.clone(),
+        listeners: listeners(vc, question.client),
+        api: api.name.clone(),
+        api_key: api.key.0,
+        offered,
+        version: version.0,
+        remarks: remarks(vc, question, api.key, version, api.min, offered_max, &request),
+        request,
+        answer,
+    }
+}
+
+/// The listeners that a client of this address can dial: IPv4 clients reach `::` only where it is dual-stack, which
+/// ours are not.
+fn listeners(vc: &VirtualCluster, client: IpAddr) -> Vec<String> {
+    let ports = vc.broker_ports;
+    let last_port = u32::from(ports.first) + u32::from(ports.count.saturating_sub(1));
+    let last_id = i64::from(ports.first_node_id) + i64::from(ports.count.saturating_sub(1));
+    vc.listen
+        .iter()
+        .filter(|address| address.is_ipv4() == client.is_ipv4())
+        .map(|address| {
+            let host = match address {
+                IpAddr::V4(v4) => v4.to_string(),
+                IpAddr::V6(v6) => format!("[{v6}]"),
+            };
+            format!(
+                "{host}: port {} to start from, ports {}–{last_port} for nodes {}–{last_id}",
+                vc.bootstrap_port, ports.first, ports.first_node_id
+            )
+        })
+        .collect()
+}
+
+fn remarks(
+    vc: &VirtualCluster,
+    question: &Question,
+    api: ApiKey,
+    version: ApiVersion,
+    min: ApiVersion,
+    max: ApiVersion,
+    request: &Way,
+) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let mut say = |text: String| remarks.push(text);
+    if version < min || version > max {
+        say(format!("v{version} isn't offered; a client that keeps to ApiVersions doesn't send it"));
+    }
+    if matches!(request, Way::Forwarded | Way::Rewritten(_)) {
+        say(format!(
+            "its answer is matched by order and checked by correlation id; at most {} requests of a connection wait \
+             (`limits.in_flight`), then reading from the client pauses",
+            vc.limits.in_flight
+        ));
+    }
+    match api {
+        ApiKey::PRODUCE => say("with acks=0 there is no answer and nothing waits for one; on an error the broker \
+                                closes the connection, and the gateway the client's"
+            .to_owned()),
+        ApiKey::SASL_HANDSHAKE | ApiKey::SASL_AUTHENTICATE => say("credentials are the client's own and go to the \
+                                                                   broker as they are; with handshake v0 raw tokens \
+                                                                   follow"
+            .to_owned()),
+        _ => {}
+    }
+    if let Some(most) = vc.limits.connections_per_source {
+        say(format!("{} may hold {most} connections (`limits.connections_per_source`)", question.client));
+    }
+    if let Some(topic) = &question.topic {
+        say(format!("topic {topic}: nothing in this virtual cluster depends on the topic"));
+    }
+    if let Some(id) = &question.client_id {
+        say(format!("client id {id}: nothing in this virtual cluster depends on the client id"));
+    }
+    remarks
+}
+
+fn policy_name(policy: Versions) -> &'static str {
+    match policy {
+        Versions::Auto => "auto",
+        Versions::Conservative => "conservative",
+        Versions::Full => "full",
+    }
+}
+
+/// For people.
+pub(super) fn text(question: &Question, explanations: &[Explanation]) -> String {
+    let mut text = String::new();
+    for e in explanations {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        let _ = writeln!(text, "virtual cluster {} → cluster {}", e.virtual_cluster, e.cluster);
+        if e.listeners.is_empty() {
+            let _ = writeln!(text, "  reached   not from {}: no listener of its address family", question.client);
+        }
+        for listener in &e.listeners {
+            let _ = writeln!(text, "  reached   {listener}");
+        }
+        let _ = writeln!(text, "  offered   {} (key {}) {}", e.api, e.api_key, e.offered);
+        let _ = writeln!(text, "  request   v{} {}", e.version, e.request.sentence());
+        let _ = writeln!(text, "  answer    {}", e.answer.sentence());
+        for remark in &e.remarks {
+            let _ = writeln!(text, "  note      {remark}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::units::{Size, Span};
+    use crate::config::{Admin, BrokerPorts, FastPath, Limits, Log, LogFormat};
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    /// Two APIs, one cap.
+    struct Table;
+
+    impl Facts for Table {
+        fn api(&self, api: &str) -> Option<ApiFacts> {
+            let (key, name, max) = match api.to_ascii_lowercase().as_str() {
+                "0" | "produce" => (ApiKey::PRODUCE, "Produce", 13),
+                "1" | "fetch" => (ApiKey::FETCH, "Fetch", 18),
+                _ => return None,
+            };
+            Some(ApiFacts { key, name: name.into(), min: ApiVersion(0), max: ApiVersion(max) })
+        }
+
+        fn cap(&self, policy: Versions, api: ApiKey) -> Option<ApiVersion> {
+            (policy == Versions::Auto && api == ApiKey::FETCH).then_some(ApiVersion(15))
+        }
+
+        fn plan(&self, _: Versions, api: ApiKey, version: ApiVersion) -> Plan {
+            if api == ApiKey::PRODUCE && version < ApiVersion(3) {
+                let closed = Way::Closed("Produce below v3 isn't served".into());
+                return Plan { request: closed.clone(), answer: closed };
+            }
+            Plan { request: Way::Forwarded, answer: Way::Rewritten("addresses of brokers".into()) }
+        }
+    }
+
+    fn virtual_cluster(versions: Versions) -> VirtualCluster {
+        let span = |s| Span(Duration::from_secs(s));
+        VirtualCluster {
+            cluster: "east".into(),
+            listen: vec!["0.0.0.0".parse().expect("v4"), "::".parse().expect("v6")],
+            bootstrap_port: 9092,
+            broker_ports: BrokerPorts { first: 9200, count: 200, first_node_id: 0 },
+            advertise: None,
+            versions,
+            cluster_id: None,
+            limits: Limits {
+                connections: 9000,
+                connections_per_source: Some(20),
+                frame: Size(100 << 20),
+                rewrite_frame: Size(16 << 20),
+                in_flight: 256,
+                first_byte: span(10),
+                incomplete_frame: span(30),
+                idle: span(540),
+                drain: span(30),
+            },
+        }
+    }
+
+    fn config() -> Config {
+        Config {
+            clusters: BTreeMap::new(),
+            virtual_clusters: BTreeMap::from([
+                ("orders".to_owned(), virtual_cluster(Versions::Auto)),
+                ("payments".to_owned(), virtual_cluster(Versions::Full)),
+            ]),
+            fast_path: FastPath::default(),
+            admin: Admin { http: None, socket: "/run/turnout/turnout.sock".into() },
+            log: Log { format: LogFormat::Human, level: "info".into() },
+            workers: None,
+            watch: false,
+        }
+    }
+
+    fn question(api: &str, version: Option<i16>) -> Question {
+        let client = "10.0.0.7".parse().expect("an address");
+        Question { client, client_id: None, topic: None, api: api.into(), version, virtual_cluster: None }
+    }
+
+    #[test]
+    fn every_virtual_cluster_is_explained_with_its_own_policy() {
+        let all = explain(&config(), &question("fetch", None), &Table).expect("explained");
+        let versions: Vec<_> = all.iter().map(|e| (e.virtual_cluster.as_str(), e.version)).collect();
+        assert_eq!(versions, [("orders", 15), ("payments", 18)]);
+        assert!(all[0].offered.contains("v0–v15") && all[0].offered.contains("leaves out v16–v18"));
+        assert!(all[1].offered.contains("nothing is capped"));
+    }
+
+    #[test]
+    fn a_client_is_shown_the_listeners_of_its_own_address_family() {
+        let all = explain(&config(), &question("Fetch", None), &Table).expect("explained");
+        assert_eq!(all[0].listeners, ["0.0.0.0: port 9092 to start from, ports 9200–9399 for nodes 0–199"]);
+        let v6 = Question { client: "2001:db8::7".parse().expect("an address"), ..question("Fetch", None) };
+        assert!(explain(&config(), &v6, &Table).expect("explained")[0].listeners[0].starts_with("[::]: "));
+    }
+
+    #[test]
+    fn a_version_that_is_not_offered_is_remarked_on() {
+        let all = explain(&config(), &question("1", Some(17)), &Table).expect("explained");
+        assert!(all[0].remarks.iter().any(|r| r.contains("v17 isn't offered")));
+        assert!(all[1].remarks.iter().all(|r| !r.contains("isn't offered")));
+    }
+
+    #[test]
+    fn a_closed_request_has_no_answer_to_wait_for() {
+        let all = explain(&config(), &question("produce", Some(2)), &Table).expect("explained");
+        assert!(matches!(all[0].request, Way::Closed(_)));
+        assert!(all[0].remarks.iter().all(|r| !r.contains("matched by order")));
+        let text = text(&question("produce", Some(2)), &all);
+        assert!(text.contains("request   v2 the connection is closed: Produce below v3 isn't served"), "{text}");
+    }
+
+    #[test]
+    fn acks_0_is_remarked_on_for_produce_alone() {
+        let about_acks = |api: &str| {
+            let all = explain(&config(), &question(api, None), &Table).expect("explained");
+            all[0].remarks.iter().any(|r| r.contains("acks=0"))
+        };
+        assert!(about_acks("Produce") && !about_acks("Fetch"));
+    }
+
+    #[test]
+    fn unknown_names_are_refused_with_what_to_give_instead() {
+        assert!(explain(&config(), &question("Fletch", None), &Table).expect_err("unknown").contains("`Fetch`"));
+        let nowhere = Question { virtual_cluster: Some("nowhere".into()), ..question("Fetch", None) };
+        assert!(explain(&config(), &nowhere, &Table).expect_err("unknown").contains("orders, payments"));
+        let one = Question { virtual_cluster: Some("payments".into()), ..question("Fetch", None) };
+        assert_eq!(explain(&config(), &one, &Table).expect("explained").len(), 1);
+    }
+}

@@ -1,0 +1,259 @@
+//! `turnout status`: the daemon's read models as text.
+
+use std::fmt::Write as _;
+
+use super::table::{Align::Left, Align::Right, Column, bytes, count, duration, render};
+use crate::gateway::status::{ConnectionStatus, Status};
+
+/// Width of every table: fits a terminal beside another, a pager and a mail.
+const WIDTH: usize = 100;
+/// Degraded listeners that are listed; more are counted.
+const MAX_LISTED: usize = 10;
+
+/// The whole daemon.
+pub(super) fn status(s: &Status) -> String {
+    let mut text = String::new();
+    let draining = if s.draining { ", draining" } else { "" };
+    let _ = writeln!(text, "turnout {}, pid {}, up {}{draining}", s.version, s.pid, duration(s.uptime_seconds));
+    let _ = writeln!(text, "config {}, generation {}", s.config, s.config_generation);
+    let _ = writeln!(text, "fast path {}", s.fast_path);
+
+    let columns = [
+        Column("CLUSTER", Left),
+        Column("STATE", Left),
+        Column("BROKERS", Right),
+        Column("ABSENT", Right),
+        Column("CONTROLLER", Right),
+        Column("CLUSTER ID", Left),
+    ];
+    let rows: Vec<Vec<String>> = s
+        .clusters
+        .iter()
+        .map(|(name, c)| {
+            let present = c.brokers.values().filter(|b| b.present).count();
+            vec![
+                name.clone(),
+                c.state.clone(),
+                present.to_string(),
+                (c.brokers.len() - present).to_string(),
+                c.controller.map_or("-".to_owned(), |id| id.to_string()),
+                c.cluster_id.clone().unwrap_or_else(|| "-".to_owned()),
+            ]
+        })
+        .collect();
+    let _ = write!(text, "\n{}", render(&columns, &rows, WIDTH));
+
+    let columns = [
+        Column("VIRTUAL CLUSTER", Left),
+        Column("CLUSTER", Left),
+        Column("LISTENERS", Right),
+        Column("OPEN", Right),
+        Column("ACCEPTED", Right),
+        Column("REQUESTS", Right),
+        Column("IN", Right),
+        Column("OUT", Right),
+    ];
+    let rows: Vec<Vec<String>> = s
+        .virtual_clusters
+        .iter()
+        .map(|(name, v)| {
+            let up = v.listeners.iter().filter(|l| l.error.is_none()).count();
+            vec![
+                name.clone(),
+                v.cluster.clone(),
+                format!("{up}/{}", v.listeners.len()),
+                count(v.connections),
+                count(v.accepted),
+                count(v.requests),
+                bytes(v.request_bytes),
+                bytes(v.answer_bytes),
+            ]
+        })
+        .collect();
+    let _ = write!(text, "\n{}", render(&columns, &rows, WIDTH));
+
+    let troubles = troubles(s);
+    if !troubles.is_empty() {
+        text.push_str("\nNot as it should be:\n");
+        for trouble in troubles {
+            let _ = writeln!(text, "- {trouble}");
+        }
+    }
+    text
+}
+
+/// Everything that is wrong, one sentence each.
+fn troubles(s: &Status) -> Vec<String> {
+    let mut troubles = Vec::new();
+    if let Some(error) = &s.last_reload_error {
+        troubles.push(format!("the last reload was refused: {error}"));
+    }
+    for (name, cluster) in &s.clusters {
+        if let Some(reason) = &cluster.reason {
+            troubles.push(format!("cluster {name} is {}: {reason}", cluster.state));
+        }
+    }
+    for (name, vc) in &s.virtual_clusters {
+        troubles.extend(vc.degraded.iter().map(|reason| format!("virtual cluster {name}: {reason}")));
+        if !vc.unreachable_brokers.is_empty() {
+            let ids = vc.unreachable_brokers.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
+            troubles.push(format!(
+                "virtual cluster {name}: clients can't reach broker {ids}: outside of broker_ports, widen them"
+            ));
+        }
+        let down: Vec<String> = vc
+            .listeners
+            .iter()
+            .filter_map(|l| {
+                let error = l.error.as_ref()?;
+                Some(format!("virtual cluster {name}: {} ({}) isn't listening: {error}", l.address, l.role))
+            })
+            .collect();
+        let more = down.len().saturating_sub(MAX_LISTED);
+        troubles.extend(down.into_iter().take(MAX_LISTED));
+        if more > 0 {
+            troubles.push(format!("virtual cluster {name}: {more} more ports aren't listening"));
+        }
+    }
+    troubles
+}
+
+/// Every connection.
+pub(super) fn connections(all: &[ConnectionStatus]) -> String {
+    let columns = [
+        Column("ID", Right),
+        Column("AT", Left),
+        Column("CLIENT", Left),
+        Column("CLIENT ID", Left),
+        Column("AGE", Right),
+        Column("WAITING", Right),
+        Column("REQUESTS", Right),
+        Column("IN", Right),
+        Column("OUT", Right),
+        Column("PATH", Left),
+    ];
+    let rows: Vec<Vec<String>> = all
+        .iter()
+        .map(|c| {
+            vec![
+                c.id.to_string(),
+                format!("{} {}", c.virtual_cluster, c.role),
+                c.client.clone(),
+                c.client_id.clone().unwrap_or_else(|| "-".to_owned()),
+                duration(c.age_seconds),
+                c.in_flight.to_string(),
+                count(c.requests),
+                bytes(c.request_bytes),
+                bytes(c.answer_bytes),
+                c.path.clone(),
+            ]
+        })
+        .collect();
+    let things = if all.len() == 1 { "connection" } else { "connections" };
+    format!("{} {things}\n{}", all.len(), if rows.is_empty() { String::new() } else { render(&columns, &rows, WIDTH) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::gateway::status::{ClusterStatus, ListenerStatus, VirtualClusterStatus};
+
+    fn busy() -> Status {
+        let listener = |port: u16, error: Option<&str>| ListenerStatus {
+            address: format!("0.0.0.0:{port}"),
+            role: "bootstrap".into(),
+            error: error.map(str::to_owned),
+        };
+        let vc = VirtualClusterStatus {
+            cluster: "a-cluster-with-quite-a-long-name".into(),
+            listeners: vec![listener(9092, None), listener(9093, Some("address in use"))],
+            unreachable_brokers: vec![500, 501],
+            connections: u64::MAX,
+            accepted: u64::MAX,
+            request_bytes: u64::MAX,
+            answer_bytes: u64::MAX,
+            requests: u64::MAX,
+            closed: BTreeMap::new(),
+            degraded: vec!["something".into()],
+        };
+        let cluster = ClusterStatus {
+            state: "degraded".into(),
+            reason: Some("10.0.4.2:9092: connection refused".into()),
+            cluster_id: Some("4L6g3nShT-eMCtK--X86sw".into()),
+            controller: Some(1),
+            brokers: BTreeMap::new(),
+        };
+        Status {
+            version: "0.1.0".into(),
+            pid: 4242,
+            uptime_seconds: 90_000,
+            config: "/etc/turnout/turnout.yaml".into(),
+            config_generation: 3,
+            last_reload_error: Some("turnout.yaml:3:1: unknown key".into()),
+            draining: true,
+            fast_path: "off: not built yet".into(),
+            clusters: BTreeMap::from([("east".to_owned(), cluster)]),
+            virtual_clusters: BTreeMap::from([("orders-of-the-whole-company".to_owned(), vc)]),
+        }
+    }
+
+    #[test]
+    fn the_tables_fit_a_hundred_columns_whatever_the_numbers() {
+        let text = status(&busy());
+        let (tables, _) = text.split_once("\nNot as it should be:").expect("both parts");
+        for line in tables.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_said() {
+        let text = status(&busy());
+        for said in [
+            "up 1d 1h, draining",
+            "the last reload was refused: turnout.yaml:3:1: unknown key",
+            "cluster east is degraded: 10.0.4.2:9092: connection refused",
+            "clients can't reach broker 500, 501",
+            "0.0.0.0:9093 (bootstrap) isn't listening: address in use",
+            "orders-of-the-whole-company: something",
+        ] {
+            assert!(text.contains(said), "no {said:?} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_wrong_is_not_a_heading() {
+        let mut calm = busy();
+        calm.last_reload_error = None;
+        calm.clusters.clear();
+        calm.virtual_clusters.clear();
+        assert!(!status(&calm).contains("Not as it should be"));
+    }
+
+    #[test]
+    fn a_connection_is_one_line_of_at_most_a_hundred_columns() {
+        let connection = ConnectionStatus {
+            id: 123_456,
+            virtual_cluster: "orders".into(),
+            role: "broker 12".into(),
+            client: "[2001:db8:1234:5678:9abc:def0:1234:5678]:54321".into(),
+            broker: Some("10.0.4.2:9092".into()),
+            client_id: Some("an-application-with-a-long-client-id".into()),
+            software: None,
+            age_seconds: 90_061,
+            in_flight: 256,
+            requests: 1_234_567,
+            request_bytes: 9_876_543_210,
+            answer_bytes: 9_876_543_210,
+            path: "local: the fast path is off".into(),
+        };
+        let text = connections(&[connection]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert_eq!(lines[0], "1 connection");
+        assert!(lines.iter().all(|l| l.chars().count() <= 100), "{text}");
+        assert_eq!(connections(&[]), "0 connections\n");
+    }
+}
