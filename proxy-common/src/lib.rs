@@ -5,5 +5,5 @@
 #![no_std]
 
 pub mod frame;
-pub mod produce;
 pub mod packet;
+pub mod produce;

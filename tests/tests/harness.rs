@@ -17,7 +17,12 @@ fn a_broker_can_be_frozen_killed_and_restarted() -> Result<()> {
     let cluster = Cluster::builder().node_ids(&[5]).start()?;
     let broker = cluster.broker(5)?;
     broker.freeze()?;
-    assert!(broker.connect().and_then(|mut c| Ok(c.call(0, &kafka_protocol::messages::ApiVersionsRequest::default())?)).is_err());
+    assert!(
+        broker
+            .connect()
+            .and_then(|mut c| Ok(c.call(0, &kafka_protocol::messages::ApiVersionsRequest::default())?))
+            .is_err()
+    );
     broker.thaw()?;
     cluster.wait_ready()?;
     broker.kill();

@@ -25,7 +25,6 @@ pub(super) struct ApiFacts {
 /// What becomes of a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "way", content = "why")]
-#[cfg_attr(not(test), expect(dead_code, reason = "SEAM: `parts::facts` makes them, from the version table"))]
 pub(super) enum Way {
     /// Streams through, byte for byte.
     Forwarded,

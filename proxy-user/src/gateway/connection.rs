@@ -138,7 +138,14 @@ pub(crate) async fn serve(accepted: Accepted) {
         broker_deaf: false,
         ending: None,
         phase: phase.borrow_and_update().clone(),
-        clock: Clock { accepted: now, moved: now, client_ended: None, waits_since: None, waited: Duration::ZERO, frame: 0 },
+        clock: Clock {
+            accepted: now,
+            moved: now,
+            client_ended: None,
+            waits_since: None,
+            waited: Duration::ZERO,
+            frame: 0,
+        },
         timer: Box::pin(tokio::time::sleep_until(armed.into())),
         armed,
         host,
@@ -211,7 +218,11 @@ impl Connection {
     }
 
     fn wants_client(&self) -> bool {
-        !self.client_eof && self.ending.is_none() && !self.session.throttled() && !self.resting() && self.requests.has_space()
+        !self.client_eof
+            && self.ending.is_none()
+            && !self.session.throttled()
+            && !self.resting()
+            && self.requests.has_space()
     }
 
     /// A drain keeps the connection from beginning anything new.
@@ -318,15 +329,14 @@ impl Connection {
                 Event::Software(name, version) => self.record.set_software(&name, &version),
                 Event::Seen(seen) => {
                     let cluster = self.shared.cluster();
-                    if self.provisional
-                        && let Target::Node(node) = self.target
-                        && let Some(told) = seen.brokers.iter().find(|b| b.node == node)
-                        && self.dialled.as_ref() != Some(&cluster.mapped(&told.host, told.port))
-                    {
-                        // The stand-in isn't the node: this connection ends after its answer, the next finds it.
-                        self.phase = Phase::Drain { until: Instant::now() + config.limits.drain.0 };
-                    }
                     cluster.observe(observed(seen));
+                    if self.provisional {
+                        let told = cluster.candidates(self.target);
+                        if told.first().is_some_and(|told| self.dialled.as_ref() != Some(told)) {
+                            // The stand-in isn't the node: this connection ends after its answer, the next finds it.
+                            self.phase = Phase::Drain { until: Instant::now() + config.limits.drain.0 };
+                        }
+                    }
                 }
             }
         }
@@ -351,6 +361,7 @@ impl Connection {
         {
             match result {
                 Ok((stream, endpoint)) => {
+                    self.shared.cluster().report(&endpoint, true);
                     self.record.set_broker(&endpoint);
                     self.dialled = Some(endpoint);
                     self.broker = Broker::Open(stream);
@@ -545,7 +556,11 @@ fn observed(seen: Seen) -> Observed {
     let Seen { brokers, cluster_id, controller, complete } = seen;
     let brokers = brokers
         .into_iter()
-        .map(|SeenBroker { node, host, port, rack }| ObservedBroker { id: node, address: Endpoint::new(host, port), rack })
+        .map(|SeenBroker { node, host, port, rack }| ObservedBroker {
+            id: node,
+            address: Endpoint::new(host, port),
+            rack,
+        })
         .collect();
     Observed { brokers, cluster_id, detailed: controller.is_some(), controller, complete }
 }
