@@ -33,21 +33,21 @@ pub(super) enum Hash {
 }
 
 impl Hash {
-    fn digest(self) -> &'static digest::Algorithm {
+    pub(super) fn digest(self) -> &'static digest::Algorithm {
         match self {
             Self::Sha256 => &digest::SHA256,
             Self::Sha512 => &digest::SHA512,
         }
     }
 
-    fn hmac(self) -> hmac::Algorithm {
+    pub(super) fn hmac(self) -> hmac::Algorithm {
         match self {
             Self::Sha256 => hmac::HMAC_SHA256,
             Self::Sha512 => hmac::HMAC_SHA512,
         }
     }
 
-    fn pbkdf2(self) -> pbkdf2::Algorithm {
+    pub(super) fn pbkdf2(self) -> pbkdf2::Algorithm {
         match self {
             Self::Sha256 => pbkdf2::PBKDF2_HMAC_SHA256,
             Self::Sha512 => pbkdf2::PBKDF2_HMAC_SHA512,
@@ -232,6 +232,7 @@ pub(super) fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::fake::server_final;
     use proptest::prelude::*;
 
     fn texts(message: Vec<u8>) -> String {
@@ -253,36 +254,11 @@ mod tests {
         proof.server_final(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=").unwrap();
     }
 
-    /// A server made of the same formulas, for what no RFC has a vector of.
-    fn server(
-        hash: Hash,
-        password: &str,
-        client_first: &[u8],
-        client_final: &[u8],
-        server_first: &str,
-    ) -> Option<String> {
-        let bare = std::str::from_utf8(client_first).unwrap().strip_prefix("n,,").unwrap();
-        let (without, proof) = std::str::from_utf8(client_final).unwrap().rsplit_once(",p=").unwrap();
-        let auth = format!("{bare},{server_first},{without}");
-        let salt = BASE64.decode(server_first.split(',').nth(1).unwrap().strip_prefix("s=").unwrap()).unwrap();
-        let mut salted = vec![0; hash.digest().output_len()];
-        pbkdf2::derive(hash.pbkdf2(), NonZeroU32::new(4096).unwrap(), &salt, password.as_bytes(), &mut salted);
-        let key = |bytes: &[u8]| hmac::Key::new(hash.hmac(), bytes);
-        let stored = digest::digest(hash.digest(), hmac::sign(&key(&salted), b"Client Key").as_ref());
-        let signature = hmac::sign(&key(stored.as_ref()), auth.as_bytes());
-        let proof = BASE64.decode(proof).unwrap();
-        let client_key: Vec<u8> = proof.iter().zip(signature.as_ref()).map(|(a, b)| a ^ b).collect();
-        (digest::digest(hash.digest(), &client_key).as_ref() == stored.as_ref()).then(|| {
-            let server_key = hmac::sign(&key(&salted), b"Server Key");
-            format!("v={}", BASE64.encode(hmac::sign(&key(server_key.as_ref()), auth.as_bytes())))
-        })
-    }
-
     fn exchange(hash: Hash, username: &str, ours: &str, theirs: &str) -> Option<Result<(), ScramError>> {
         let (first, client_first) = start(hash, username, ours).unwrap();
         let server_first = format!("r={}extended,s={},i=4096", first.nonce, BASE64.encode("salt of this user"));
         let (proof, client_final) = first.server_first(server_first.as_bytes()).unwrap().answer(ours);
-        let server_final = server(hash, theirs, &client_first, &client_final, &server_first)?;
+        let server_final = server_final(hash, theirs, &client_first, &client_final, &server_first)?;
         Some(proof.server_final(server_final.as_bytes()))
     }
 

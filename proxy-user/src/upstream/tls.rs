@@ -128,6 +128,11 @@ pub(super) fn explain(error: &rustls::Error) -> String {
         E::InvalidCertificate(CertificateError::UnknownIssuer) => {
             "its certificate is signed by an authority that is not trusted: set tls.ca to the cluster's CA".into()
         }
+        E::InvalidCertificate(CertificateError::BadSignature) => {
+            "its certificate is signed by another authority than the trusted one of that name (was it made anew?): set \
+             tls.ca to the cluster's CA"
+                .into()
+        }
         E::InvalidCertificate(CertificateError::NotValidForName) => {
             "its certificate is for another name: dial it by a name of the certificate".into()
         }

@@ -228,13 +228,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The body of an ApiVersions answer: its error code and the table.
+/// The body of an ApiVersions answer: its error code and the table. The table is empty where there is an error: a
+/// refusal is in version 0's shape whatever was asked (KIP-511), and says nothing that is needed here.
 pub(super) fn api_versions(body: &[u8], version: i16) -> Result<(i16, VersionTable), Malformed> {
-    // A refusal is in version 0's shape, whatever was asked (KIP-511).
-    let error = Reader::new(body, false).i16()?;
-    let flexible = version >= 3 && error != code::UNSUPPORTED_VERSION;
-    let mut reader = Reader::new(body, flexible);
-    reader.i16()?;
+    let mut reader = Reader::new(body, version >= 3);
+    let error = reader.i16()?;
+    if error != 0 {
+        return Ok((error, VersionTable::new()));
+    }
     let mut table = VersionTable::new();
     for _ in 0..reader.count(6)? {
         let key = ApiKey(reader.i16()?);
