@@ -120,8 +120,7 @@ fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     let loaded = parts::load(&args.config)?;
     warn(&loaded);
     let question = args.question();
-    let facts = parts::facts()?;
-    let all = explain::explain(&loaded.config, &question, facts.as_ref()).map_err(anyhow::Error::msg)?;
+    let all = explain::explain(&loaded.config, &question).map_err(anyhow::Error::msg)?;
     Ok(Outcome::done(if args.format.is_json() { json(&all)? } else { explain::text(&question, &all) }))
 }
 

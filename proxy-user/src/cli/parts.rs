@@ -4,7 +4,6 @@
 
 use std::path::{Path, PathBuf};
 
-use super::explain::Facts;
 use super::logging::LogHandle;
 use crate::config::Config;
 
@@ -54,11 +53,6 @@ pub(super) fn tree(loaded: &Loaded) -> String {
 // SEAM: crate::config::check_json
 pub(super) fn check_json(loaded: &Loaded) -> serde_json::Value {
     serde_json::json!({ "ok": true, "warnings": loaded.warnings })
-}
-
-// SEAM: crate::kafka::api and crate::route
-pub(super) fn facts() -> anyhow::Result<Box<dyn Facts>> {
-    anyhow::bail!("this binary was built without the version table")
 }
 
 // SEAM: crate::kernel::doctor::findings
