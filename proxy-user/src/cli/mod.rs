@@ -6,7 +6,6 @@
 mod args;
 mod daemon;
 mod explain;
-mod facts;
 pub mod logging;
 
 mod run;
@@ -123,7 +122,7 @@ fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     let loaded = config::load(&args.config)?;
     warn(&loaded);
     let question = args.question();
-    let all = explain::explain(&loaded.config, &question, &facts::Table).map_err(anyhow::Error::msg)?;
+    let all = explain::explain(&loaded.config, &question).map_err(anyhow::Error::msg)?;
     Ok(Outcome::done(if args.format.is_json() { json(&all)? } else { explain::text(&question, &all) }))
 }
 
