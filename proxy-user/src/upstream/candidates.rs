@@ -54,7 +54,7 @@ impl Health {
     }
 }
 
-/// `bootstrap` and some of `known`, each shuffled for spread: bootstrap before known, those that failed a short while ago last.
+/// `bootstrap` and some of `known`, each shuffled for spread: bootstrap before known, recent failures last.
 pub(super) fn order(bootstrap: &[Endpoint], known: &[Endpoint], health: &Health, now: Instant) -> Vec<Endpoint> {
     let mut rng = rand::rng();
     let mut first = bootstrap.to_vec();

@@ -8,7 +8,7 @@
 //!     └────► Degraded ── backoff ≤ 5 s, or poke ──────────► read …
 //! ```
 //!
-//! There is one log line for each change of state and each change of the brokers, none for a refresh that found nothing new.
+//! There is one log line for each change of state and of the brokers, none for a refresh that found nothing new.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -98,11 +98,13 @@ impl Cluster {
         if old.config == config {
             return;
         }
-        let settings = Settings::of(config);
+        let mut settings = Settings::of(config);
         warn_of(&shared.name, &settings);
         if old.bootstrap != settings.bootstrap || old.own_bootstrap != settings.own_bootstrap {
             shared.known_belong.store(false, Ordering::Relaxed);
             *lock(&shared.health) = Health::default();
+        } else {
+            settings.rules.local = shared.rules.load().local;
         }
         shared.rules.store(Arc::new(settings.rules.clone()));
         shared.change(|topology| settle(topology.clone(), &settings.rules, SystemTime::now()));
@@ -151,7 +153,7 @@ impl Cluster {
     }
 
     /// Addresses to dial for `target`, best first. For a node: its mainline address, none when it is not known. For
-    /// bootstrap: the configured addresses, shuffled, then known live brokers; those that failed a short while ago last.
+    /// bootstrap: the configured addresses, shuffled, then known live brokers; recent failures last.
     #[must_use]
     pub fn candidates(&self, target: Target) -> Vec<Endpoint> {
         let shared = &self.0.shared;
@@ -212,8 +214,8 @@ impl Shared {
             warn!(
                 cluster,
                 broker = id.0,
-                "broker {id} is advertised as {advertised}, which can't be dialled from here: correct advertised.listeners \
-                 of the broker, or give clusters.{cluster}.address_map an entry for \"{advertised}\""
+                "broker {id} is advertised as {advertised}, which can't be dialled from here: correct \
+                 advertised.listeners of the broker, or give clusters.{cluster}.address_map an entry for \"{advertised}\""
             );
         }
     }
@@ -326,8 +328,8 @@ impl State {
     }
 }
 
-/// What a failed attempt says of the cluster. A broker that shuts down closes connections too: a cluster that was reached
-/// without credentials is called passive only when it happens again.
+/// What a failed attempt says of the cluster. A broker that shuts down closes connections too: a cluster that was
+/// reached without credentials is called passive only when it happens again.
 fn judge(was: &Reach, failure: &reader::Failure) -> Reach {
     if failure.errors.iter().any(ReadError::needs_authentication) && *was != Reach::Reached {
         Reach::Passive(failure.to_string())

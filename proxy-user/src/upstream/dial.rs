@@ -46,7 +46,7 @@ impl fmt::Display for AttemptError {
         match self {
             Self::Resolve(e) => write!(f, "the name can't be resolved: {e}"),
             Self::NoAddress => f.write_str("the name has no address"),
-            Self::Connect(address, e) => write!(f, "{address}: {e}"),
+            Self::Connect(_, e) => e.fmt(f),
             Self::Timeout(after) => write!(f, "no answer within {after:?}"),
         }
     }
@@ -59,6 +59,17 @@ pub struct Attempt {
     pub endpoint: Endpoint,
     /// Why it failed.
     pub why: AttemptError,
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { endpoint, why } = self;
+        match why {
+            // A name may have several addresses, and which one failed matters.
+            AttemptError::Connect(address, _) if endpoint.ip().is_none() => write!(f, "{endpoint} ({address}: {why})"),
+            _ => write!(f, "{endpoint} ({why})"),
+        }
+    }
 }
 
 /// Why no candidate could be reached.
@@ -84,13 +95,14 @@ impl fmt::Display for DialError {
             Self::OutOfFiles(e) => {
                 write!(
                     f,
-                    "this process is out of file descriptors ({e}): raise LimitNOFILE in the service (ulimit -n), or lower limits.connections"
+                    "this process is out of file descriptors ({e}): raise LimitNOFILE in the service (ulimit -n), or \
+                     lower limits.connections"
                 )
             }
             Self::Failed(attempts) => {
                 f.write_str("no address could be connected to: ")?;
-                for (n, Attempt { endpoint, why }) in attempts.iter().take(NAMED).enumerate() {
-                    write!(f, "{}{endpoint} ({why})", if n == 0 { "" } else { ", " })?;
+                for (n, attempt) in attempts.iter().take(NAMED).enumerate() {
+                    write!(f, "{}{attempt}", if n == 0 { "" } else { ", " })?;
                 }
                 match attempts.len().saturating_sub(NAMED) {
                     0 => Ok(()),
@@ -127,8 +139,8 @@ impl DialError {
 /// connection has TCP_NODELAY and keepalive on.
 ///
 /// # Errors
-/// [`DialError`], which lists each attempt. Running out of file descriptors ends the dial at once, as no other candidate
-/// could do better.
+/// [`DialError`], which lists each attempt. Running out of file descriptors ends the dial at once, as no other
+/// candidate could do better.
 pub async fn dial(
     candidates: &[Endpoint],
     per_attempt: Duration,

@@ -113,17 +113,18 @@ pub enum Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Timeout(after) => write!(f, "no answer within {after:?}: it is overloaded, frozen, or not a Kafka broker"),
+            Self::Timeout(after) => write!(f, "no answer within {after:?}: overloaded, frozen, or not a Kafka broker"),
             Self::Closed { step: Step::Tls, .. } => f.write_str(
                 "it closed the connection: a plaintext listener (name a TLS listener in tls.bootstrap, or remove tls), \
                  or it wants a client certificate (set tls.cert and tls.key)",
             ),
             Self::Closed { step: Step::ApiVersions, tls: false } => {
-                f.write_str("it closed the connection: a TLS listener (set tls), a connection limit, or not a Kafka broker")
+                f.write_str("it closed the connection: a TLS listener (set tls), a connection limit, or not Kafka")
             }
-            Self::Closed { step: Step::ApiVersions, tls: true } => {
-                f.write_str("it closed the connection: it wants a client certificate (set tls.cert and tls.key), or it is at a connection limit")
-            }
+            Self::Closed { step: Step::ApiVersions, tls: true } => f.write_str(
+                "it closed the connection: it wants a client certificate (set tls.cert and tls.key), or it is at a \
+                 connection limit",
+            ),
             Self::Closed { step: Step::SaslAuthenticate, .. } => {
                 f.write_str("it closed the connection: the broker's log says why")
             }
@@ -131,15 +132,21 @@ impl fmt::Display for Problem {
             Self::Io(e) => write!(f, "the connection failed: {e}"),
             Self::SpeaksTls => f.write_str("it speaks TLS: set tls, or name a plaintext listener"),
             Self::NotKafka(what) => write!(f, "it speaks {what}, not Kafka: check host and port"),
-            Self::FrameSize(size) => write!(f, "it sent a frame of {size} bytes, so it is not a Kafka broker: check host and port"),
+            Self::FrameSize(size) => {
+                write!(f, "it sent a frame of {size} bytes, so it is no Kafka broker: check host and port")
+            }
             Self::Malformed(what) => write!(f, "its answer can't be read: {what}"),
             Self::Correlation { sent, received } => {
-                write!(f, "it answered request {received} when asked {sent}: not a Kafka broker, or something in between mixes connections")
+                write!(f, "it answered request {received} when asked {sent}: no Kafka broker, or mixed up on the way")
             }
             Self::Tls(what) => f.write_str(what),
             Self::SaslNotUsed => f.write_str("this listener has no SASL: remove sasl, or name a SASL listener"),
             Self::MechanismNotEnabled { wanted, enabled } => {
-                write!(f, "{wanted} is not enabled on this listener, which has: {}; set sasl.mechanism to one of them", enabled.join(", "))
+                write!(
+                    f,
+                    "{wanted} is not enabled on this listener, which has {}: set sasl.mechanism",
+                    enabled.join(", ")
+                )
             }
             Self::WrongCredentials { mechanism, username, message } => {
                 write!(f, "{mechanism} as `{username}` was refused ({message}): check sasl.username and sasl.password")
@@ -151,7 +158,9 @@ impl fmt::Display for Problem {
             ),
             Self::Broker(code) => write!(f, "it answered error {code}"),
             Self::NoCommonVersion(key) => write!(f, "no common version of API {key}: a newer turnout is needed"),
-            Self::HostName => f.write_str("its host is neither a DNS name nor an IP address, so no certificate can be for it"),
+            Self::HostName => {
+                f.write_str("its host is neither a DNS name nor an IP address: no certificate can be for it")
+            }
         }
     }
 }

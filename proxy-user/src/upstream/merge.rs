@@ -71,7 +71,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Where to dial what is advertised as `advertised`; `None` when that would reach this very host and not the broker.
+    /// Where to dial what is advertised as `advertised`; `None` when that would reach this very host, not the broker.
     pub(super) fn dialled(&self, advertised: &Endpoint) -> Option<Endpoint> {
         if let Some(mapped) = self.address_map.get(&advertised.key()) {
             return Some(mapped.clone());
@@ -95,7 +95,7 @@ pub(super) fn merge(old: &Topology, view: &Observed, book: Book, rules: &Rules, 
         view.brokers.iter().filter(|b| b.id.0 >= 0).map(|b| (b.id, b)).collect();
 
     if is_another(old, view) && !listed.is_empty() {
-        // What was learned of the other cluster's brokers would send requests there. Their ids stay, as ports hang on them.
+        // What was learned of the other cluster's brokers would send requests there. Their ids stay: ports hang on them.
         for broker in new.brokers.values_mut() {
             broker.advertised = Advertised::default();
             broker.versions = None;

@@ -1,4 +1,4 @@
-//! The client's side of SCRAM (RFC 5802, SHA-256 by RFC 7677, SHA-512 as Kafka has it by KIP-84), and of PLAIN (RFC 4616).
+//! The client's side of SCRAM (RFC 5802, SHA-256 by RFC 7677, SHA-512 as Kafka has it by KIP-84) and PLAIN (RFC 4616).
 //!
 //! ```text
 //!   start ── client-first ──► First ── server-first ──► Proof ── server-final ──► done
@@ -7,8 +7,8 @@
 //! No channel binding (`n,,`), as Kafka has none. Each step consumes the one before, so none can be skipped: a login
 //! counts as done only when the server has proved that it knows the credentials too.
 //!
-//! SASLprep (RFC 4013) is not applied: Kafka's brokers store and compare the UTF-8 bytes as they are, so normalising here
-//! would make a non-ASCII password fail that every other Kafka client gets through with. Control characters, which
+//! SASLprep (RFC 4013) is not applied: Kafka's brokers store and compare the UTF-8 bytes as they are, so normalising
+//! here would make a non-ASCII password fail that Kafka's own client gets through with. Control characters, which
 //! SASLprep prohibits, are refused.
 
 use std::num::NonZeroU32;
@@ -68,7 +68,7 @@ pub enum ScramError {
     #[error("the server's nonce does not extend ours")]
     Nonce,
     /// Outside of what is accepted.
-    #[error("the server asks for {0} iterations, outside {min}..={max}", min = ITERATIONS.start(), max = ITERATIONS.end())]
+    #[error("the server asks for {0} iterations, outside {ITERATIONS:?}")]
     Iterations(u32),
     /// The server said no (`e=`).
     #[error("the server refused: {0}")]

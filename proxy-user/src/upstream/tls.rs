@@ -1,4 +1,4 @@
-//! TLS of the gateway's own client: the files of the config, and what goes wrong in a handshake, in an operator's words.
+//! TLS of the gateway's own client: the config's files, and what goes wrong in a handshake, in an operator's words.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -164,7 +164,8 @@ pub(super) fn explain(error: &rustls::Error) -> String {
             | AlertDescription::HandshakeFailure
             | AlertDescription::AccessDenied),
         ) => format!(
-            "it refused the handshake ({alert:?}): check tls.cert and tls.key, or set them if it wants a client certificate"
+            "it refused the handshake ({alert:?}): check tls.cert and tls.key, or set them if it wants a client \
+             certificate"
         ),
         other => format!("TLS failed: {other}"),
     }

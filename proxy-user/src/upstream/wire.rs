@@ -53,7 +53,7 @@ impl Request {
         }
     }
 
-    /// The answer's header has a tag section. ApiVersions' never has: its client doesn't know yet what the broker speaks.
+    /// The answer's header has a tag section. ApiVersions' never has: its client doesn't know yet what is spoken.
     pub(super) fn answer_header_has_tags(&self, version: i16) -> bool {
         match self {
             Self::ApiVersions | Self::SaslHandshake { .. } => false,

@@ -188,6 +188,17 @@ async fn a_reload_applies_to_what_is_known_and_reads_again() {
 }
 
 #[tokio::test]
+async fn loopback_brokers_of_a_cluster_whose_bootstrap_name_is_this_host_are_dialled() {
+    let fake = Fake::single(1, Script::default()).await;
+    let cluster = Cluster::spawn("east", config(&[&fake.at]));
+    // As if the bootstrap address were a name: what counts is where the connection went.
+    cluster.0.shared.rules.rcu(|rules| Rules { local: false, ..(**rules).clone() });
+    until(&cluster, "reached", |t| t.reach == Reach::Reached).await;
+    assert_eq!(cluster.candidates(Target::Node(NodeId(1))), std::slice::from_ref(&fake.at));
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn another_cluster_in_the_config_does_not_inherit_addresses() {
     let old = Fake::single(1, Script { cluster_id: "old", ..Script::default() }).await;
     let cluster = Cluster::spawn("east", config(&[&old.at]));

@@ -81,6 +81,7 @@ async fn when_all_fail_each_attempt_is_named_with_its_reason() {
     assert!(matches!(of(&gone), Some(AttemptError::Connect(_, e)) if e.kind() == io::ErrorKind::ConnectionRefused));
     assert!(matches!(of(&nowhere), Some(AttemptError::Resolve(_) | AttemptError::Timeout(_))), "{error}");
     assert!(matches!(of(&hole.at), Some(AttemptError::Timeout(_))));
+    assert!(error.to_string().contains(&format!("{gone} (Connection refused")), "{error}");
     for name in [&gone, &nowhere, &hole.at] {
         assert!(error.to_string().contains(&name.to_string()), "{error}");
     }
@@ -124,4 +125,34 @@ fn families_alternate_and_the_first_choice_stays_first() {
     let mixed = interleave(parse(&["[::1]:1", "[::2]:1", "[::3]:1", "1.0.0.1:1", "1.0.0.2:1"]));
     assert_eq!(mixed, parse(&["[::1]:1", "1.0.0.1:1", "[::2]:1", "1.0.0.2:1", "[::3]:1"]));
     assert!(interleave(vec![]).is_empty());
+}
+
+/// Runs itself again in a process of few files, so that the other tests keep theirs.
+#[test]
+fn running_out_of_files_is_told_apart_from_unreachable() {
+    const INNER: &str = "TURNOUT_TEST_FEW_FILES";
+    if std::env::var_os(INNER).is_none() {
+        let inner = std::process::Command::new("sh")
+            .args(["-c", "ulimit -n 64 && exec \"$0\" --exact \"$1\""])
+            .arg(std::env::current_exe().unwrap())
+            .arg("upstream::dial::tests::running_out_of_files_is_told_apart_from_unreachable")
+            .env(INNER, "1")
+            .output()
+            .unwrap();
+        assert!(inner.status.success(), "{}", String::from_utf8_lossy(&inner.stdout));
+        assert!(String::from_utf8_lossy(&inner.stdout).contains("1 passed"), "the inner test ran");
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let live = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut held = Vec::new();
+        while let Ok(file) = std::fs::File::open("/dev/null") {
+            held.push(file);
+        }
+        let error = dial(&[endpoint(&live), endpoint(&live)], LONG, LONG).await.unwrap_err();
+        assert!(matches!(&error, DialError::OutOfFiles(_)), "{error}");
+        held.clear();
+        assert!(dial(&[endpoint(&live)], LONG, LONG).await.is_ok());
+    });
 }

@@ -122,7 +122,10 @@ fn a_count_or_length_beyond_the_answer_is_an_error_and_allocates_nothing() {
 
 proptest! {
     #[test]
-    fn no_answer_panics_or_yields_more_than_it_holds(bytes in prop::collection::vec(any::<u8>(), 0..200), version in 0..=12i16) {
+    fn no_answer_panics_or_yields_more_than_it_holds(
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+        version in 0..=12i16,
+    ) {
         let brokers = metadata(&bytes, version).map_or(0, |seen| seen.brokers.len());
         prop_assert!(brokers <= bytes.len() / 10);
         let rows = api_versions(&bytes, version.min(3)).map_or(0, |(_, table)| table.len());
