@@ -142,3 +142,6 @@ fn answer_plan(key: ApiKey, version: ApiVersion, policy: Versions) -> AnswerPlan
         _ => AnswerPlan::Stream,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -327,3 +327,6 @@ impl HintScrubber {
         self.expect = Expect::End;
     }
 }
+
+#[cfg(test)]
+mod tests;
