@@ -6,3 +6,4 @@
 
 pub mod frame;
 pub mod produce;
+pub mod request;

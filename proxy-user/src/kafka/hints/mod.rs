@@ -11,7 +11,7 @@
 
 use proxy_common::frame::RESPONSE_FIXED_LEN;
 
-use super::ids::ApiVersion;
+use super::ids::{ApiKey, ApiVersion};
 use super::wire::Malformed;
 
 /// A field of a flexible schema.
@@ -151,6 +151,16 @@ pub struct HintScrubber {
 }
 
 impl HintScrubber {
+    /// For one answer of `key`; of other APIs than Fetch and ShareFetch everything passes unread.
+    #[must_use]
+    pub fn of(key: ApiKey, version: ApiVersion) -> Self {
+        match key {
+            ApiKey::FETCH => Self::new(version),
+            ApiKey::SHARE_FETCH => Self::share_fetch(version),
+            _ => Self::over(NOTHING),
+        }
+    }
+
     /// For one Fetch answer. Below v16 there is no address in it, and everything passes unread.
     #[must_use]
     pub fn new(version: ApiVersion) -> Self {

@@ -5,7 +5,6 @@ use kafka_protocol::messages::{BrokerId, fetch_response as fetch};
 use proptest::prelude::*;
 
 use super::*;
-use crate::kafka::ids::ApiKey;
 use crate::kafka::testing::*;
 
 /// The answer scrubbed in pieces of these sizes, over and over.
