@@ -6,7 +6,7 @@
 //! ShareFetch answers both are plain fields: there the endpoints keep their place, with node id −1, port −1 and hosts
 //! and racks blanked, and no leader hint is left that would make a client look at them.
 //!
-//! The schema is a table that a small interpreter walks; its memory is a stack of [`DEPTH`] levels, whatever the size
+//! The schema is a table that a small interpreter walks; its memory is a stack of a few levels, whatever the size
 //! of the answer and wherever it is cut.
 
 use proxy_common::frame::RESPONSE_FIXED_LEN;
