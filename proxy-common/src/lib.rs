@@ -7,3 +7,4 @@
 pub mod frame;
 pub mod packet;
 pub mod produce;
+pub mod request;

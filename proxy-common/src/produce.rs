@@ -11,8 +11,8 @@ pub const MAX_PARTITIONS: u32 = 16;
 /// First and last version whose answers are known.
 const VERSIONS: core::ops::RangeInclusive<i16> = 3..=13;
 
-/// First version with compact forms and tagged fields (KIP-482).
-const FIRST_FLEXIBLE: i16 = 9;
+/// First version of Produce with compact forms and tagged fields (KIP-482), requests and answers.
+pub const FIRST_FLEXIBLE: i16 = 9;
 
 /// First version with topic ids in place of names (KIP-516).
 const FIRST_TOPIC_IDS: i16 = 13;

@@ -189,3 +189,45 @@ const TABLE: &[ApiSpec] = &[
     api(91, "AlterShareGroupOffsets", 0, 0, 0, PASSES),
     api(92, "DeleteShareGroupOffsets", 0, 0, 0, PASSES),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// kafka-protocol carries the schemas of 4.1: whatever it knows, the table must agree with or go beyond.
+    #[test]
+    fn the_table_agrees_with_the_schemas() {
+        for known in kafka_protocol::messages::ApiKey::iter() {
+            let Some(spec) = spec(ApiKey(known as i16)) else { continue };
+            let versions = known.valid_versions();
+            assert!(spec.versions.min.0 <= versions.min && spec.versions.max.0 >= versions.max, "{}", spec.name);
+            assert_eq!(spec.name, format!("{known:?}"));
+            for version in versions.min..=versions.max {
+                let flexible = known.request_header_version(version) >= 2;
+                assert_eq!(spec.is_flexible(ApiVersion(version)), flexible, "{} v{version}", spec.name);
+            }
+        }
+    }
+
+    #[test]
+    fn keys_are_in_order_and_found() {
+        assert!(all().windows(2).all(|pair| pair[0].key < pair[1].key));
+        assert!(all().iter().all(|s| spec(s.key).is_some_and(|found| found.name == s.name)));
+        assert!(all().iter().all(|s| s.versions.min <= s.versions.max));
+    }
+
+    #[test]
+    fn apis_of_controllers_between_brokers_and_of_vendors_are_not_offered() {
+        for key in [4, 5, 6, 7, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82, 93, 10_000, -1] {
+            assert!(spec(ApiKey(key)).is_none(), "{key}");
+            assert_eq!(name(ApiKey(key)), "unknown");
+        }
+    }
+
+    #[test]
+    fn the_first_produce_versions_are_offered_and_not_served() {
+        let produce = spec(ApiKey::PRODUCE).unwrap();
+        assert!(produce.versions.contains(ApiVersion(0)));
+        assert_eq!(produce.served(), VersionRange { min: ApiVersion(3), max: ApiVersion(13) });
+    }
+}

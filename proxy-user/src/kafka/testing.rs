@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
-use kafka_protocol::messages::BrokerId;
+use kafka_protocol::messages::share_fetch_response as share;
+use kafka_protocol::messages::{BrokerId, TopicName, fetch_response as fetch, produce_response as produce};
 use kafka_protocol::protocol::{Decodable, Encodable, StrBytes};
 use proptest::prelude::*;
 
@@ -133,3 +134,100 @@ pub(super) fn text() -> impl Strategy<Value = StrBytes> {
 pub(super) fn rack() -> impl Strategy<Value = Option<StrBytes>> {
     prop::option::of("[a-z]{0,3}".prop_map(StrBytes::from_string))
 }
+
+/// A message together with one of the versions that can carry it.
+pub(super) fn versioned<S: Strategy>(
+    versions: std::ops::RangeInclusive<i16>,
+    make: impl Fn(i16) -> S + 'static,
+) -> impl Strategy<Value = (i16, S::Value)> {
+    versions.prop_flat_map(move |v| make(v).prop_map(move |m| (v, m)))
+}
+
+/// Endpoints of some nodes, in the type of one message.
+macro_rules! endpoints {
+    ($module:ident, $nodes:expr, $rack:expr, $tags:expr) => {
+        $nodes
+            .iter()
+            .map(|&n| {
+                let e = $module::NodeEndpoint::default().with_node_id(BrokerId(n)).with_host(real_host(n));
+                e.with_port(REAL_PORT).with_rack($rack.clone()).with_unknown_tagged_fields($tags.clone())
+            })
+            .collect::<Vec<_>>()
+    };
+}
+
+prop_compose! {
+    pub(super) fn produce_answer(version: i16)(
+        leaders in prop::collection::vec((node(), 0..2i16, tags(version >= 9), text()), 0..4), nodes in nodes(), rack in rack(),
+        topic_tags in tags(version >= 9), tags in tags(version >= 9),
+    ) -> produce::ProduceResponse {
+        let partitions = leaders.into_iter().enumerate().map(|(index, (leader, error, tags, message))| {
+            let mut p = produce::PartitionProduceResponse::default()
+                .with_index(index as i32).with_error_code(error * 6).with_base_offset(1 << 40).with_log_append_time_ms(-1)
+                .with_unknown_tagged_fields(tags.clone());
+            if version >= 8 && error != 0 {
+                p.error_message = Some(message.clone());
+                p.record_errors = vec![produce::BatchIndexAndErrorMessage::default().with_batch_index(3).with_batch_index_error_message(Some(message))];
+            }
+            if version >= 5 { p.log_start_offset = 7; }
+            if version >= 10 && error != 0 {
+                p.current_leader = produce::LeaderIdAndEpoch::default().with_leader_id(leader).with_leader_epoch(3).with_unknown_tagged_fields(tags);
+            }
+            p
+        });
+        let mut topic = produce::TopicProduceResponse::default().with_partition_responses(partitions.collect()).with_unknown_tagged_fields(topic_tags.clone());
+        if version < 13 { topic.name = TopicName(str_bytes("orders")); }
+        let mut m = produce::ProduceResponse::default().with_responses(vec![topic.clone(), topic]).with_throttle_time_ms(2).with_unknown_tagged_fields(tags);
+        if version >= 10 { m.node_endpoints = endpoints!(produce, nodes, rack, topic_tags); }
+        m
+    }
+}
+
+prop_compose! {
+    pub(super) fn fetch_answer(version: i16)(
+        leaders in prop::collection::vec((node(), tags(true), prop::option::of(prop::collection::vec(any::<u8>(), 0..200)), any::<bool>()), 0..4),
+        nodes in nodes(), rack in rack(), tags in tags(true),
+    ) -> fetch::FetchResponse {
+        let partitions = leaders.into_iter().enumerate().map(|(index, (leader, tags, records, aborted))| {
+            let aborted = aborted.then(|| vec![fetch::AbortedTransaction::default().with_first_offset(9).with_unknown_tagged_fields(tags.clone())]);
+            fetch::PartitionData::default()
+                .with_partition_index(index as i32).with_error_code(6).with_high_watermark(1 << 40)
+                .with_aborted_transactions(aborted)
+                .with_preferred_read_replica(leader)
+                .with_records(records.map(Bytes::from))
+                .with_diverging_epoch(fetch::EpochEndOffset::default().with_epoch(4))
+                .with_current_leader(fetch::LeaderIdAndEpoch::default().with_leader_id(leader).with_leader_epoch(3))
+                .with_unknown_tagged_fields(tags)
+        });
+        let topic = fetch::FetchableTopicResponse::default()
+            .with_partitions(partitions.collect()).with_unknown_tagged_fields(tags.clone());
+        fetch::FetchResponse::default()
+            .with_session_id(7).with_responses(vec![topic.clone(), topic])
+            .with_node_endpoints(if version >= 16 { endpoints!(fetch, nodes, rack, tags) } else { vec![] })
+            .with_unknown_tagged_fields(tags)
+    }
+}
+
+prop_compose! {
+    pub(super) fn share_fetch_answer()(
+        leaders in prop::collection::vec((0..10i32, 0..2i16, 0..2i16, tags(true), prop::collection::vec(any::<u8>(), 0..99)), 0..4),
+        nodes in nodes(), rack in rack(), tags in tags(true), message in prop::option::of(text()),
+    ) -> share::ShareFetchResponse {
+        let partitions = leaders.into_iter().enumerate().map(|(index, (leader, error, acknowledge_error, tags, records))| {
+            let leader = share::LeaderIdAndEpoch::default().with_leader_id(leader).with_leader_epoch(3).with_unknown_tagged_fields(tags.clone());
+            share::PartitionData::default()
+                .with_partition_index(index as i32).with_error_code(error).with_error_message(message.clone())
+                .with_acknowledge_error_code(acknowledge_error).with_current_leader(leader)
+                .with_records(Some(Bytes::from(records)))
+                .with_acquired_records(vec![share::AcquiredRecords::default().with_last_offset(9).with_unknown_tagged_fields(tags.clone())])
+                .with_unknown_tagged_fields(tags)
+        });
+        let topic = share::ShareFetchableTopicResponse::default()
+            .with_partitions(partitions.collect()).with_unknown_tagged_fields(tags.clone());
+        share::ShareFetchResponse::default()
+            .with_error_message(message).with_responses(vec![topic.clone(), topic])
+            .with_node_endpoints(endpoints!(share, nodes, rack, tags)).with_unknown_tagged_fields(tags)
+    }
+}
+
+pub(super) use endpoints;

@@ -48,7 +48,7 @@ pub enum AnswerPlan {
     /// whole and goes through [`crate::kafka::rewrite::rewrite_answer`].
     CheckProduce,
     /// Fetch v16 and above where the policy offers it, and ShareFetch: held whole and rewritten up to the bound of
-    /// such frames, above it streamed through [`crate::kafka::hints::HintScrubber`].
+    /// such frames, above it streamed through [`crate::kafka::hints::HintScrubber::of`].
     FetchHints,
     /// Fetch v16 and above from a client that was offered less: streamed through the scrubber, never held.
     FetchScrub,
@@ -142,3 +142,6 @@ fn answer_plan(key: ApiKey, version: ApiVersion, policy: Versions) -> AnswerPlan
         _ => AnswerPlan::Stream,
     }
 }
+
+#[cfg(test)]
+mod tests;

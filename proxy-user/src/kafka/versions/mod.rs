@@ -222,3 +222,6 @@ pub fn client_software(version: ApiVersion, body: &[u8]) -> Option<(String, Stri
     let version = r.text().ok()?.to_owned();
     Some((name, version))
 }
+
+#[cfg(test)]
+mod tests;

@@ -219,3 +219,6 @@ fn looks_like_a_request(size: i32, bytes: &[u8]) -> Partial<bool> {
     };
     Partial::Done(length >= -1 && i32::from(length.max(0)) <= size - WITH_CLIENT_ID)
 }
+
+#[cfg(test)]
+mod tests;

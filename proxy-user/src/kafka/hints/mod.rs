@@ -6,12 +6,12 @@
 //! ShareFetch answers both are plain fields: there the endpoints keep their place, with node id −1, port −1 and hosts
 //! and racks blanked, and no leader hint is left that would make a client look at them.
 //!
-//! The schema is a table that a small interpreter walks; its memory is a stack of [`DEPTH`] levels, whatever the size
+//! The schema is a table that a small interpreter walks; its memory is a stack of a few levels, whatever the size
 //! of the answer and wherever it is cut.
 
 use proxy_common::frame::RESPONSE_FIXED_LEN;
 
-use super::ids::ApiVersion;
+use super::ids::{ApiKey, ApiVersion};
 use super::wire::Malformed;
 
 /// A field of a flexible schema.
@@ -151,6 +151,16 @@ pub struct HintScrubber {
 }
 
 impl HintScrubber {
+    /// For one answer of `key`; of other APIs than Fetch and ShareFetch everything passes unread.
+    #[must_use]
+    pub fn of(key: ApiKey, version: ApiVersion) -> Self {
+        match key {
+            ApiKey::FETCH => Self::new(version),
+            ApiKey::SHARE_FETCH => Self::share_fetch(version),
+            _ => Self::over(NOTHING),
+        }
+    }
+
     /// For one Fetch answer. Below v16 there is no address in it, and everything passes unread.
     #[must_use]
     pub fn new(version: ApiVersion) -> Self {
@@ -327,3 +337,6 @@ impl HintScrubber {
         self.expect = Expect::End;
     }
 }
+
+#[cfg(test)]
+mod tests;
