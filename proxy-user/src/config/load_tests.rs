@@ -363,3 +363,31 @@ fn files_that_are_no_text_are_refused() {
     );
     assert!(load(folder.path()).expect_err("refused").to_string().contains("can't be read"));
 }
+
+/// `head`, pieces up to the largest size, `tail`.
+fn filled(head: &str, piece: &dyn Fn(usize) -> String, tail: &str) -> String {
+    let mut text = head.to_owned();
+    for i in 0.. {
+        if text.len() + 64 > yaml::MAX_TEXT {
+            break;
+        }
+        text.push_str(&piece(i));
+    }
+    text + tail
+}
+
+#[test]
+fn a_hostile_file_of_the_largest_size_is_refused_with_a_short_list() {
+    for (text, message) in [
+        (filled("a:\n  ", &|_| "- ".to_owned(), "x"), "nested deeper"),
+        (filled("", &|_| "k: 1\n".to_owned(), ""), "too many values"),
+        (
+            filled("clusters: {a: {bootstrap: [", &|i| format!("'host-{i}:9092',"), "]}}\nvirtual_clusters: {}\n"),
+            "at least one",
+        ),
+    ] {
+        let lines = refused(&text);
+        assert!(lines.len() <= MAX_PROBLEMS + 1 && lines.iter().all(|l| l.len() < 1000), "{lines:#?}");
+        assert!(lines[0].contains(message), "{lines:#?}");
+    }
+}

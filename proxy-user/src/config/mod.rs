@@ -14,11 +14,15 @@
 mod diff;
 mod endpoint;
 mod error;
+#[cfg(test)]
+mod generated;
 mod interpolate;
 pub mod model;
 mod path;
 mod ports;
 mod read;
+mod reference;
+mod schema;
 mod tree;
 mod unbuilt;
 pub mod units;
@@ -35,6 +39,8 @@ pub use error::{ConfigError, MAX_PROBLEMS, Problem};
 pub use interpolate::Environment;
 pub use model::*;
 pub use path::{KeyPath, Position, Segment};
+pub use reference::reference_markdown;
+pub use schema::schema_json;
 pub use tree::{check_json, tree};
 
 /// A config that may be run.
@@ -113,3 +119,6 @@ fn parse(text: &str, file: &Path, environment: &Environment) -> Result<(Config, 
 #[cfg(test)]
 #[path = "load_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+mod examples_tests;

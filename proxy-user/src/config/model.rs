@@ -50,10 +50,11 @@ pub struct Config {
 pub struct Cluster {
     /// `host:port` of brokers to start from, tried in turn; an IPv6 address stands in brackets. At least one.
     pub bootstrap: Vec<String>,
-    /// Advertised `host:port` → `host:port` to dial instead, when advertised addresses can't be dialled from here.
+    /// Advertised `host:port` → `host:port` to dial instead, when advertised addresses can't be dialled from here;
+    /// default: none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub address_map: BTreeMap<String, String>,
-    /// Completes or overrides `broker.rack`, by node id.
+    /// Completes or overrides `broker.rack`, by node id; default: none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub racks: BTreeMap<i32, String>,
     /// How long one attempt to connect to a broker may take.
@@ -68,8 +69,8 @@ pub struct Cluster {
     /// TLS for the gateway's own client; default: plaintext.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
-    /// SASL for the gateway's own client; default: none, and where the cluster wants it, topology is learned from the
-    /// Metadata answers that pass.
+    /// SASL for the gateway's own client; default: none. Where the cluster wants it and none is given, topology is
+    /// learned from the Metadata answers that pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sasl: Option<Sasl>,
 }
@@ -101,10 +102,10 @@ pub struct Tls {
     /// PEM file with the authorities to trust; default: the host's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
-    /// PEM file with the client's certificate chain; goes with `key`. Default: the client shows none.
+    /// PEM file with the client's certificate chain, which goes with `key`; default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cert: Option<PathBuf>,
-    /// PEM file with the client's private key; goes with `cert`.
+    /// PEM file with the client's private key, which goes with `cert`; default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
     /// `host:port` of the TLS listeners, where `bootstrap` names plaintext ones for the mainline; default: `bootstrap`.

@@ -84,7 +84,7 @@ impl fmt::Display for KeyPath {
                         f.write_str(".")?;
                     }
                     if key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')) && !key.is_empty() {
-                        f.write_str(key)?;
+                        f.write_str(&printable(key))?;
                     } else {
                         write!(f, "\"{}\"", printable(key))?;
                     }

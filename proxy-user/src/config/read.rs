@@ -256,15 +256,14 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Finding> {
-        if let Node::Map(entries) = self.node {
-            for (key, _) in entries.iter().filter(|(key, _)| !fields.contains(&key.as_str())) {
-                let path = self.path.key(key);
-                let message = unbuilt::key(&path).unwrap_or_else(|| match nearest(key, fields.iter().copied()) {
-                    Some(near) => format!("unknown key; did you mean `{near}`?"),
-                    None => format!("unknown key; known here: {}", list_of(fields)),
-                });
-                return Err(Finding::at(&path, message));
-            }
+        let entries = if let Node::Map(entries) = self.node { entries.as_slice() } else { &[] };
+        if let Some((key, _)) = entries.iter().find(|(key, _)| !fields.contains(&key.as_str())) {
+            let path = self.path.key(key);
+            let message = unbuilt::key(&path).unwrap_or_else(|| match nearest(key, fields.iter().copied()) {
+                Some(near) => format!("unknown key; did you mean `{near}`?"),
+                None => format!("unknown key; known here: {}", list_of(fields)),
+            });
+            return Err(Finding::at(&path, message));
         }
         self.deserialize_map(visitor)
     }

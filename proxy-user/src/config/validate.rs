@@ -2,6 +2,7 @@
 //!
 //! Every check runs, so that one look at the list is enough to repair a file.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -50,9 +51,10 @@ pub(super) fn validate(config: &Config, root: &Node) -> Outcome {
     if workers.is_some_and(|n| !(1..=1024).contains(&n)) {
         check.error(&top.key("workers"), "must be from 1 to 1024; leave it out for one per processor");
     }
-    check.outcome.errors.extend(ports::overlaps(config));
+    let listeners = ports::Listeners::of(config);
+    check.outcome.errors.extend(listeners.overlaps());
     check.used(config);
-    check.loops(config);
+    check.loops(config, &listeners);
     check.outcome
 }
 
@@ -99,15 +101,14 @@ impl Check<'_> {
     }
 
     fn endpoints(&mut self, path: &KeyPath, texts: &[String]) {
-        let mut seen: Vec<Endpoint> = Vec::new();
+        let mut seen = HashSet::new();
         for (i, text) in texts.iter().enumerate() {
             let path = path.item(i);
-            if let Some(endpoint) = self.endpoint(&path, text) {
-                if seen.contains(&endpoint) {
-                    let shown = self.shown(&path, text);
-                    self.error(&path, format!("{shown} is listed twice"));
-                }
-                seen.push(endpoint);
+            if let Some(endpoint) = self.endpoint(&path, text)
+                && !seen.insert(endpoint)
+            {
+                let shown = self.shown(&path, text);
+                self.error(&path, format!("{shown} is listed twice"));
             }
         }
     }
@@ -124,14 +125,14 @@ impl Check<'_> {
             self.error(&path.key("bootstrap"), "at least one `host:port` is needed");
         }
         self.endpoints(&path.key("bootstrap"), bootstrap);
-        let mut mapped: Vec<Endpoint> = Vec::new();
+        let mut mapped = HashSet::new();
         for (from, to) in address_map {
             let path = path.key("address_map").key(from);
-            match from.parse() {
-                Ok(endpoint) if mapped.contains(&endpoint) => {
+            match from.parse::<Endpoint>() {
+                Ok(endpoint) if !mapped.insert(endpoint.clone()) => {
                     self.error(&path, format!("the address {endpoint} is mapped twice"));
                 }
-                Ok(endpoint) => mapped.push(endpoint),
+                Ok(_) => {}
                 Err(why) => self.error(&path, format!("the advertised address is refused: {why}")),
             }
             self.endpoint(&path, to);
@@ -223,8 +224,9 @@ impl Check<'_> {
         if listen.is_empty() {
             self.error(path, "at least one address is needed; leave it out to listen on all");
         }
+        let mut seen = HashSet::new();
         for (i, address) in listen.iter().enumerate() {
-            if listen[..i].contains(address) {
+            if !seen.insert(address) {
                 self.error(&path.item(i), "this address is listed twice");
             }
             match address {
@@ -346,21 +348,19 @@ impl Check<'_> {
     }
 
     fn used(&mut self, config: &Config) {
-        for name in config.clusters.keys() {
-            if !config.virtual_clusters.values().any(|v| v.cluster == *name) {
-                let path = KeyPath::of(&["clusters", name.as_str()]);
-                self.warn(&path, "no virtual cluster uses this cluster");
-            }
+        let used: HashSet<&String> = config.virtual_clusters.values().map(|v| &v.cluster).collect();
+        for name in config.clusters.keys().filter(|name| !used.contains(name)) {
+            self.warn(&KeyPath::of(&["clusters", name.as_str()]), "no virtual cluster uses this cluster");
         }
     }
 
     /// A cluster whose bootstrap is one of our own listeners would be dialled by itself, round and round.
-    fn loops(&mut self, config: &Config) {
+    fn loops(&mut self, config: &Config, listeners: &ports::Listeners) {
         for (name, cluster) in &config.clusters {
             for (i, text) in cluster.bootstrap.iter().enumerate() {
                 let Ok(endpoint) = text.parse::<Endpoint>() else { continue };
                 let Ok(address) = endpoint.host.parse::<IpAddr>() else { continue };
-                if let Some(owner) = ports::listener_at(config, address, endpoint.port) {
+                if let Some(owner) = listeners.reached_by(address, endpoint.port) {
                     let path = KeyPath::of(&["clusters", name.as_str(), "bootstrap"]).item(i);
                     self.warn(&path, format!("{owner} listens there too: is this the gateway itself?"));
                 }

@@ -143,7 +143,7 @@ fn overlapping_listeners_are_refused_where_addresses_collide() {
     let found = problems(&wildcard);
     let keys: Vec<_> = found.iter().map(|p| p.key.to_string()).collect();
     assert_eq!(keys, ["virtual_clusters.payments.bootstrap_port", wide]);
-    assert!(found[1].message.contains("ports 9200 to 9209: also used by virtual_clusters.orders.broker_ports"));
+    assert!(found[1].message.contains("ports 9200 to 9209 are also used by virtual_clusters.orders.broker_ports"));
     assert_eq!(problems(&orders("listen: ['::']")), []);
     assert_eq!(problems(&orders("listen: ['127.0.0.3']")), []);
     // Within one virtual cluster.
@@ -151,7 +151,7 @@ fn overlapping_listeners_are_refused_where_addresses_collide() {
     one_problem(
         &own,
         "virtual_clusters.orders.broker_ports",
-        "port 9209: also used by virtual_clusters.orders.bootstrap_port",
+        "port 9209 is also used by virtual_clusters.orders.bootstrap_port",
     );
     assert_eq!(problems(&orders("bootstrap_port: 9210")), []);
     // With the admin server.

@@ -5,10 +5,11 @@
 //! good file.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{
-    self, DeserializeSeed, Deserializer, EnumAccess, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
+    self, Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
 use super::error::Problem;
@@ -90,7 +91,7 @@ impl Node {
     fn repeated_keys(&self, here: &KeyPath, steps: &mut Vec<usize>, found: &mut Vec<(KeyPath, Vec<usize>)>) {
         match self {
             Self::Map(entries) => {
-                let mut seen = std::collections::HashSet::new();
+                let mut seen = HashSet::new();
                 for (index, (key, value)) in entries.iter().enumerate() {
                     let path = here.key(key);
                     steps.push(index);
@@ -148,24 +149,22 @@ pub(super) fn parse(text: &str) -> Result<Node, Vec<Problem>> {
         let message = format!("more than {MAX_BRACKETS} brackets inside each other");
         return Err(whole(Position::of_offset(text.as_bytes(), offset), message));
     }
-    let budget = Budget { values: Cell::new(MAX_VALUES), bytes: Cell::new(MAX_EXPANDED) };
-    let mut documents = serde_yaml::Deserializer::from_str(text);
     let empty = || whole(Position::START, "empty; it needs at least `clusters` and `virtual_clusters`".to_owned());
-    let Some(first) = documents.next() else { return Err(empty()) };
-    let root = NodeSeed(&budget).deserialize(first).map_err(|error| {
-        let position = error.location().map_or(Position::START, |l| Position { line: l.line(), column: l.column() });
-        whole(position, describe(&error))
-    })?;
-    if let Some(second) = documents.next() {
-        let refused = Locate { steps: &[] }.deserialize(second).err();
-        return Err(match refused {
-            Some(error) if error.to_string().contains(HERE) => {
-                whole(place_of(&error), "a second document starts here; a config is one document".to_owned())
-            }
-            Some(error) => whole(place_of(&error), describe(&error)),
-            None => whole(Position::START, "more than one document; a config is one".to_owned()),
-        });
+    syntax(text)?;
+    let Some(document) = serde_yaml::Deserializer::from_str(text).next() else { return Err(empty()) };
+    if let Some(offset) = repeated_anchor(text) {
+        return Err(whole(Position::of_offset(text.as_bytes(), offset), ANCHOR.to_owned()));
     }
+    let budget = Budget { values: Cell::new(MAX_VALUES), bytes: Cell::new(MAX_EXPANDED), why: Cell::new(None) };
+    let root = NodeSeed(&budget).deserialize(document).map_err(|error| {
+        // The library's own words may hold a value of the file, so they are not passed on.
+        let why = budget.why.get().unwrap_or(match error.to_string().as_str() {
+            "repetition limit exceeded" => ALIASES,
+            text if text.starts_with("recursion limit exceeded") => TOO_DEEP,
+            _ => "this value does not fit its YAML tag (`!!name`); take the tag away",
+        });
+        whole(place_of(&error), why.to_owned())
+    })?;
     match &root {
         Node::Map(_) => {}
         Node::Null => return Err(empty()),
@@ -205,17 +204,35 @@ fn place_of(error: &serde_yaml::Error) -> Position {
     error.location().map_or(Position::START, |l| Position { line: l.line(), column: l.column() })
 }
 
+/// Whether the text is YAML, and one document. Nothing is looked at but the syntax, so the library's messages about it
+/// hold no value.
+fn syntax(text: &str) -> Result<(), Vec<Problem>> {
+    let whole = |position, message: String| vec![Problem { position: Some(position), key: KeyPath::root(), message }];
+    let mut documents = serde_yaml::Deserializer::from_str(text);
+    let first = documents.next().map(IgnoredAny::deserialize).transpose();
+    if let Err(error) = first {
+        return Err(whole(place_of(&error), describe(&error)));
+    }
+    let Some(second) = documents.next() else { return Ok(()) };
+    let error = Locate { steps: &[] }.deserialize(second).err();
+    let position = error.as_ref().map_or(Position::START, place_of);
+    Err(whole(position, "a second document starts here; a config is one document".to_owned()))
+}
+
 /// The library's message without the place that it appends: ours goes in front.
 fn describe(error: &serde_yaml::Error) -> String {
-    let text = error.to_string();
     let place = error.location().map(|l| format!(" at line {} column {}", l.line(), l.column())).unwrap_or_default();
-    let message = text.replacen(&place, "", 1);
-    if message == "repetition limit exceeded" { ALIASES.to_owned() } else { message }
+    error.to_string().replacen(&place, "", 1)
 }
 
 /// Why a text beyond [`MAX_TEXT`] is refused.
 pub(super) const TOO_LARGE: &str = "larger than 1 MiB; a config this large is a mistake";
 const ALIASES: &str = "too many values; do aliases (`*name`) repeat each other?";
+const ANCHOR: &str = "an anchor (`&name`) whose name is already taken; anchors need a name of their own";
+const TOO_DEEP: &str = "nested deeper than 128 levels";
+const TAGS: &str = "YAML tags (`!name`) have no meaning here; quote a text that starts with `!`";
+const MERGE: &str = "merge keys (`<<`) are not supported; aliases (`*name`) are, for whole values";
+const KEY_INTERPOLATED: &str = "keys are not interpolated; `${…}` works in values only";
 
 /// Where flow brackets are nested deeper than any config needs. Quotes and comments are not told apart: a text that
 /// fails this unjustly has over a hundred brackets in one quoted string and never closes them.
@@ -234,13 +251,44 @@ fn too_many_brackets(text: &str) -> Option<usize> {
     None
 }
 
+/// Where a name is given to a second anchor (`&name`) and an alias (`*name`) uses it. The YAML library then takes the
+/// alias for whatever anchor comes next, so such a file can't be trusted to mean what it says. Quotes and comments are
+/// not told apart, for no reasonable text holds all three.
+fn repeated_anchor(text: &str) -> Option<usize> {
+    let mut anchors = HashSet::new();
+    let mut repeated = Vec::new();
+    let mut aliases = HashSet::new();
+    let opens = |before: Option<u8>| before.is_none_or(|b| b.is_ascii_whitespace() || b"[{,:-?".contains(&b));
+    for (offset, mark) in text.match_indices(['&', '*']) {
+        if !opens(offset.checked_sub(1).map(|i| text.as_bytes()[i])) {
+            continue;
+        }
+        let rest = &text[offset + 1..];
+        let end = rest.find(|c: char| c.is_whitespace() || "[]{},".contains(c)).unwrap_or(rest.len());
+        match (mark, &rest[..end]) {
+            (_, "") => {}
+            ("*", name) => _ = aliases.insert(name),
+            (_, name) if !anchors.insert(name) => repeated.push((offset, name)),
+            _ => {}
+        }
+    }
+    repeated.into_iter().find(|(_, name)| aliases.contains(name)).map(|(offset, _)| offset)
+}
+
 /// What a file may still grow to while its aliases are expanded.
 struct Budget {
     values: Cell<usize>,
     bytes: Cell<usize>,
+    /// Why reading was given up, without what the library adds to a message.
+    why: Cell<Option<&'static str>>,
 }
 
 impl Budget {
+    fn refuse<E: de::Error>(&self, why: &'static str) -> E {
+        self.why.set(Some(why));
+        E::custom(why)
+    }
+
     fn take<E: de::Error>(&self, bytes: usize) -> Result<(), E> {
         match (self.values.get().checked_sub(1), self.bytes.get().checked_sub(bytes)) {
             (Some(values), Some(bytes)) => {
@@ -248,7 +296,7 @@ impl Budget {
                 self.bytes.set(bytes);
                 Ok(())
             }
-            _ => Err(E::custom(ALIASES)),
+            _ => Err(self.refuse(ALIASES)),
         }
     }
 }
@@ -328,7 +376,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<Node, A::Error> {
-        Err(A::Error::custom("YAML tags (`!name`) have no meaning here; quote a text that starts with `!`"))
+        Err(self.0.refuse(TAGS))
     }
 }
 
@@ -354,10 +402,10 @@ impl<'de> Visitor<'de> for KeySeed<'_> {
 
     fn visit_str<E: de::Error>(self, key: &str) -> Result<String, E> {
         if key == "<<" {
-            return Err(E::custom("merge keys (`<<`) are not supported; aliases (`*name`) are, for whole values"));
+            return Err(self.0.refuse(MERGE));
         }
         if key.contains("${") {
-            return Err(E::custom("keys are not interpolated; `${…}` works in values only"));
+            return Err(self.0.refuse(KEY_INTERPOLATED));
         }
         self.0.take(key.len()).map(|()| key.to_owned())
     }
@@ -375,31 +423,31 @@ impl<'de> Visitor<'de> for KeySeed<'_> {
     }
 
     fn visit_u128<E: de::Error>(self, _: u128) -> Result<String, E> {
-        Err(E::custom(BAD_KEY))
+        Err(self.0.refuse(BAD_KEY))
     }
 
     fn visit_i128<E: de::Error>(self, _: i128) -> Result<String, E> {
-        Err(E::custom(BAD_KEY))
+        Err(self.0.refuse(BAD_KEY))
     }
 
     fn visit_f64<E: de::Error>(self, _: f64) -> Result<String, E> {
-        Err(E::custom(BAD_KEY))
+        Err(self.0.refuse(BAD_KEY))
     }
 
     fn visit_unit<E: de::Error>(self) -> Result<String, E> {
-        Err(E::custom(BAD_KEY))
+        Err(self.0.refuse(BAD_KEY))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<String, A::Error> {
-        Err(A::Error::custom(BAD_KEY))
+        Err(self.0.refuse(BAD_KEY))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<String, A::Error> {
-        Err(A::Error::custom(BAD_KEY))
+        Err(self.0.refuse(BAD_KEY))
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<String, A::Error> {
-        Err(A::Error::custom(BAD_KEY))
+        Err(self.0.refuse(BAD_KEY))
     }
 }
 

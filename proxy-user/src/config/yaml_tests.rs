@@ -78,7 +78,7 @@ fn aliases_may_repeat_values_but_not_explode() {
 
 #[test]
 fn an_alias_to_itself_ends() {
-    assert!(refused("a: &a [*a]\n")[0].contains("limit"));
+    assert!(refused("a: &a [*a]\n")[0].contains("nested deeper"));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn size_and_depth_are_bounded() {
     assert!(refused(&"a".repeat(MAX_TEXT + 1))[0].contains("1 MiB"));
     assert!(refused(&"[".repeat(MAX_TEXT))[0].starts_with("1:129: "));
     assert!(refused(&"{a: ".repeat(1000))[0].contains("brackets"));
-    assert!(refused(&format!("a:\n  {}x", "- ".repeat(2000)))[0].contains("recursion limit"));
+    assert!(refused(&format!("a:\n  {}x", "- ".repeat(2000)))[0].contains("nested deeper"));
 }
 
 #[test]
@@ -125,4 +125,22 @@ proptest::proptest! {
     fn no_text_panics(text in "[\\[\\]{}:,&*!|>'\"%@`#a0 \n\t-]{0,200}") {
         let _ = parse(&text);
     }
+}
+
+#[test]
+fn no_message_repeats_a_value_or_a_long_key() {
+    for text in ["a: !!int hunter2\n", "a: !!bool hunter2\n", "a: {b: !!float hunter2}\n", "a: !hunter2 x\n"] {
+        let problems = refused(text);
+        assert!(problems[0].contains("tag") && !problems[0].contains("hunter2"), "{problems:?}");
+    }
+    let long = "k".repeat(10_000);
+    assert!(refused(&format!("{long}: 1\n{long}: 2\n"))[0].len() < 200);
+}
+#[test]
+fn an_anchor_that_is_given_twice_and_used_is_refused() {
+    let problems = refused("x: &a 1\ny: &b 2\nz: [&a 3, &c 4]\nv: *a\n");
+    assert!(problems[0].starts_with("3:5: ") && problems[0].contains("name of their own"), "{problems:?}");
+    // Without an alias of that name it is only text.
+    assert!(parse("x: 'R &D'\ny: 'R &D'\nz: a=1&b=2&b=3\nv: '* &D'\n").is_ok());
+    assert!(parse("x: &a 1\ny: &b 2\nv: [*a, *b, *a]\n").is_ok());
 }
