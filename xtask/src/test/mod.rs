@@ -15,7 +15,7 @@ use crate::{build, fuzz, lint, workspace};
 
 use report::{Report, Row};
 
-/// Set up, build, and run the tests.
+/// Set up, build, and run the tests of the CI tier, or with --full all of them.
 ///
 /// Unit and property tests, documentation tests, the fuzz targets for half a minute, then the suites of the `tests`
 /// crate against real Kafka, one at a time. The last line is `N passed, N failed, N skipped`.
