@@ -82,9 +82,7 @@ fn checks(fix: bool) -> Vec<Check> {
         Check { name: "dependencies of the fuzz targets", run: deny("fuzz/Cargo.toml") },
         Check {
             name: "documentation",
-            run: cargo()
-                .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
-                .env("RUSTDOCFLAGS", "-D warnings"),
+            run: cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
         },
     ]
 }
