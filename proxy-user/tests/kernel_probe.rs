@@ -107,12 +107,13 @@ fn in_a_world_of_its_own(test: &str, body: impl FnOnce(&Path) + Send + 'static) 
     }
 }
 
+/// Registers a skipped test for the list at the end of `cargo xtask test`.
 fn skip(test: &str, reason: &str) {
     println!("skipped: {reason}");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../build");
     fs::create_dir_all(&folder).expect("build folder");
     let mut list = fs::File::options().create(true).append(true).open(folder.join("skips.txt")).expect("list of skips");
-    writeln!(list, "{test}\t{reason}").expect("list of skips");
+    writeln!(list, "kernel_probe::{test}\t{reason}").expect("list of skips");
 }
 
 fn check(result: libc::c_int, what: &str) {

@@ -11,7 +11,9 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::command::{cargo, run};
 use crate::workspace;
 
-/// Run the fuzz targets for a while, sharing the time. What they find lies in fuzz/artifacts/TARGET.
+/// Run the fuzz targets for a while.
+///
+/// They share the time. What they find lies in fuzz/artifacts/TARGET, what they learn in fuzz/corpus/TARGET.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Targets; none: all

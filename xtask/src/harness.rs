@@ -9,7 +9,7 @@ use crate::bootstrap::{self, Purpose};
 use crate::command::{self, cargo};
 use crate::{build, workspace};
 
-/// Build turnout and run it.
+/// Build turnout and run it; by default the daemon with the smallest example config.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  cargo xtask run\n  cargo xtask run -- run --config config/minimal.yaml\n  cargo xtask run -- doctor"
@@ -20,8 +20,10 @@ pub(crate) struct RunArgs {
     args: Vec<OsString>,
 }
 
-/// Start a real Kafka cluster of three brokers in three racks and turnout in front of it, send and read real records,
-/// show a live table, check that every record arrived once and in order, clean up.
+/// Set up, and see real Kafka traffic through turnout for half a minute.
+///
+/// Starts a real Kafka cluster of three brokers in three racks and turnout in front of it, sends and reads real records,
+/// shows a live table, checks that every record arrived once and in order per partition, and cleans up.
 #[derive(clap::Args)]
 pub(crate) struct DemoArgs {
     /// Leave everything running and print how to try it with kcat
@@ -32,7 +34,7 @@ pub(crate) struct DemoArgs {
     seconds: u32,
 }
 
-/// Compare direct, turnout and haproxy on real Kafka, in interleaved rounds.
+/// Set up, and compare direct, turnout and haproxy on real Kafka.
 #[derive(clap::Args)]
 #[command(after_help = "Arguments behind `--` go to the bench itself: `cargo xtask bench -- --help`.")]
 pub(crate) struct BenchArgs {

@@ -50,6 +50,18 @@ fn checks(fix: bool) -> Vec<Check> {
         if fix { run } else { run.arg("--check") }
     };
     let clippy = |args: &[&str]| cargo().arg("clippy").args(args).args(["--", "-D", "warnings"]);
+    let deny = |manifest: &str| {
+        cargo().args([
+            "deny",
+            "--manifest-path",
+            manifest,
+            "check",
+            "--hide-inclusion-graph",
+            "licenses",
+            "bans",
+            "sources",
+        ])
+    };
     // The programs are checked for the host: stable clippy has no other target's `core`.
     let host = crate::command::run("rustc").args(["--print", "host-tuple"]).ask().unwrap_or_default();
     vec![
@@ -65,18 +77,12 @@ fn checks(fix: bool) -> Vec<Check> {
             name: "clippy of the fuzz targets",
             run: clippy(&["--target-dir", "target/clippy"]).env("RUSTFLAGS", "--cfg=fuzzing").dir(&fuzz),
         },
-        Check { name: "dependencies", run: cargo().args(["deny", "check", "licenses", "bans", "sources"]) },
-        Check {
-            name: "dependencies of the kernel programs",
-            run: cargo()
-                .args(["deny", "--manifest-path", "proxy-ebpf/Cargo.toml", "check", "--config", "deny.toml"])
-                .args(["licenses", "bans", "sources"]),
-        },
+        Check { name: "dependencies", run: deny("Cargo.toml") },
+        Check { name: "dependencies of the kernel programs", run: deny("proxy-ebpf/Cargo.toml") },
+        Check { name: "dependencies of the fuzz targets", run: deny("fuzz/Cargo.toml") },
         Check {
             name: "documentation",
-            run: cargo()
-                .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
-                .env("RUSTDOCFLAGS", "-D warnings"),
+            run: cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
         },
     ]
 }

@@ -33,27 +33,16 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Job {
-    /// Install what a job needs and this host lacks; prints it first, does nothing twice
     Bootstrap(bootstrap::Args),
-    /// Build the kernel programs, and turnout with them inside
     Build(build::Args),
-    /// Build turnout and run it; by default the daemon with the smallest example config
     Run(harness::RunArgs),
-    /// Load the kernel programs on an interface without the daemon (root)
     Attach(attach::AttachArgs),
-    /// Take off what `attach` left (root)
     Detach(attach::DetachArgs),
-    /// Real Kafka, turnout in front of it, real traffic, a live table: half a minute
     Demo(harness::DemoArgs),
-    /// Compare direct, turnout and haproxy on real Kafka
     Bench(harness::BenchArgs),
-    /// Set up, build, and run the tests of the CI tier, or with --full all of them
     Test(test::Args),
-    /// Run the fuzz targets for a while
     Fuzz(fuzz::Args),
-    /// Formatting, clippy, licences and sources of dependencies, documentation
     Lint(lint::Args),
-    /// Make a tarball and a Debian package of the release build
     Package(package::Args),
 }
 

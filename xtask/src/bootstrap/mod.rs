@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use host::Host;
 use plan::{Plan, plan};
 
-/// Install what a job needs and this host lacks.
+/// Install what a job needs and this host lacks; prints it first, does nothing twice.
 ///
 /// Everything is listed with its reason before anything is done. A second run finds nothing to do. What can't be
 /// installed here (no root, no apt, no network) is named, and the exit code is 1.

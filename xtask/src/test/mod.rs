@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::bootstrap::{self, Purpose, is_ci};
-use crate::command::cargo;
 use crate::{build, fuzz, lint, workspace};
 
 use report::{Report, Row};
 
-/// Set up, build, and run the tests.
+/// Set up, build, and run the tests of the CI tier, or with --full all of them.
 ///
 /// Unit and property tests, documentation tests, the fuzz targets for half a minute, then the suites of the `tests`
 /// crate against real Kafka, one at a time. The last line is `N passed, N failed, N skipped`.
@@ -55,10 +54,10 @@ pub(crate) fn main(Args { full, suite, lint }: &Args) -> Result<()> {
             let result = lint::check(false);
             report.add(Row::of_result("lint", began.elapsed(), result));
         }
-        report.add(suite::cargo_test("unit and property", &["--lib", "--bins", "--tests"])?);
+        report.add(suite::cargo_test("unit and property", &["--lib", "--bins"])?);
         report.add(suite::cargo_test("documentation", &["--doc"])?);
+        report.add(suite::components()?);
         fuzz(&mut report, if *full { FUZZ_FULL } else { FUZZ_CI });
-        report.add(suite::harness_units()?);
     }
     let tier = suite::Tier {
         name: if *full { "full" } else { "ci" },
@@ -94,9 +93,4 @@ fn fuzz(report: &mut Report, seconds: u32) {
         }
         Err(error) => report.add(Row::of_result("fuzz", Duration::ZERO, Err(error))),
     }
-}
-
-/// Cargo's test command for this workspace, without the `tests` crate.
-fn workspace_tests() -> crate::command::Run {
-    cargo().args(["test", "--workspace", "--exclude", "turnout-tests", "--no-fail-fast"])
 }

@@ -1,8 +1,9 @@
 //! Running suites and reading what they print as it comes.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,24 +23,37 @@ pub(crate) struct Tier {
     pub(crate) patience: Duration,
 }
 
-/// Runs cargo's tests of the workspace, the `tests` crate apart.
-pub(crate) fn cargo_test(heading: &str, which: &[&str]) -> Result<Row> {
-    read(heading, super::workspace_tests().args(which).into_command(), None)
+/// Runs cargo's tests of the workspace that `which` selects.
+///
+/// Every test is built for the whole workspace: naming a package would choose other features, and compile the
+/// dependencies once more for each.
+pub(crate) fn cargo_test<S: AsRef<OsStr>>(heading: &str, which: &[S]) -> Result<Row> {
+    let run = cargo().args(["test", "--workspace", "--no-fail-fast"]).args(which);
+    read(heading, with_environment(run, "ci").into_command(), None)
 }
 
-/// The harness's own unit tests.
-pub(crate) fn harness_units() -> Result<Row> {
-    let tests = cargo().args(["test", "--package", "turnout-tests", "--lib", "--no-fail-fast"]);
-    read("harness", with_environment(tests, "ci").into_command(), None)
+/// The integration tests of the crates that are shipped.
+pub(crate) fn components() -> Result<Row> {
+    let mut which = Vec::new();
+    for package in ["proxy-common", "proxy-user"] {
+        for name in sources(&workspace::root().join(package).join("tests"))? {
+            which.extend(["--test".to_owned(), name]);
+        }
+    }
+    cargo_test("integration", &which)
 }
 
-/// The suites of the `tests` crate, by file name.
+/// The suites of the `tests` crate.
 pub(crate) fn names() -> Result<Vec<String>> {
-    let folder = workspace::root().join("tests/tests");
+    sources(&workspace::root().join("tests/tests"))
+}
+
+/// Names of the test sources in a folder, in order.
+fn sources(folder: &Path) -> Result<Vec<String>> {
     if !folder.is_dir() {
         return Ok(Vec::new());
     }
-    let mut names: Vec<String> = fs::read_dir(&folder)
+    let mut names: Vec<String> = fs::read_dir(folder)
         .with_context(|| format!("reading {}", folder.display()))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").is_file())
@@ -68,7 +82,7 @@ fn with_environment(run: Run, tier: &str) -> Run {
 
 /// Compiles a suite: run by itself and not by cargo, it is the process that is ended when it hangs.
 fn build(name: &str) -> Result<PathBuf> {
-    let mut command = cargo().args(["test", "--package", "turnout-tests", "--no-run", "--test", name]).into_command();
+    let mut command = cargo().args(["test", "--workspace", "--no-run", "--test", name]).into_command();
     let mut child = command.stderr(Stdio::piped()).spawn().context("running cargo")?;
     let mut binary = None;
     for line in BufReader::new(child.stderr.take().context("cargo's messages")?).lines() {
