@@ -77,3 +77,13 @@ fn the_admin_sweep_is_repeatable() -> Result<()> {
     }
     client.close()
 }
+
+#[test]
+fn librdkafka_writes_and_reads() -> Result<()> {
+    writes_and_reads(Family::Librdkafka)
+}
+
+#[test]
+fn kafka_python_writes_and_reads() -> Result<()> {
+    writes_and_reads(Family::KafkaPython)
+}

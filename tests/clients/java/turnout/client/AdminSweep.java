@@ -144,7 +144,7 @@ final class AdminSweep {
         transactions(transactional, p0);
         step("listConfigResources", () -> own(Session.get(admin.listConfigResources().all())));
         step("listClientMetricsResources", () -> admin.listClientMetricsResources().all());
-        step("clientInstanceId", () -> admin.clientInstanceId(Duration.ofSeconds(5)));
+        step("clientInstanceId", () -> admin.clientInstanceId(Duration.ofMillis(500)));
         step("deleteTopics", () -> admin.deleteTopics(List.of(topic)).all());
         return result();
     }
@@ -242,6 +242,7 @@ final class AdminSweep {
     }
 
     private void step(String name, Callable<Object> call) {
+        long begin = System.nanoTime();
         JsonNode outcome;
         try {
             Object value = call.call();
@@ -252,6 +253,7 @@ final class AdminSweep {
         } catch (Throwable error) {
             outcome = Main.JSON.createObjectNode().set("error", Main.describe(error).without(List.of("message")));
         }
+        System.err.printf("%s took %d ms%n", name, (System.nanoTime() - begin) / 1_000_000);
         results.put(name, outcome);
     }
 

@@ -30,7 +30,7 @@ final class Normal {
     private static final Set<String> VOLATILE = Set.of(
         "logEndOffset", "lastFetchTimestamp", "lastCaughtUpTimestamp", "highWatermark", "leaderEpoch",
         "finalizedFeaturesEpoch", "size", "totalBytes", "usableBytes", "offsetLag", "timestamp", "lastTimestamp",
-        "producerId", "transactionStartTimeMs", "currentTransactionStartOffset", "coordinatorEpoch", "coordinator",
+        "producerId", "coordinatorId", "transactionStartTimeMs", "currentTransactionStartOffset", "coordinatorEpoch", "coordinator",
         "hashCode", "toString", "getClass", "notify", "notifyAll", "wait", "clone", "toHtml", "iterator", "stream",
         "documentation", "endpoints", "leaderId", "partitionsById");
 

@@ -75,7 +75,11 @@ final class Session {
 
     private Admin admin() {
         if (admin == null) {
-            admin = Admin.create(common);
+            Properties properties = new Properties();
+            properties.putAll(common);
+            // Off by default; on, the sweep also covers the telemetry requests of KIP-714.
+            properties.putIfAbsent("enable.metrics.push", "true");
+            admin = Admin.create(properties);
         }
         return admin;
     }
