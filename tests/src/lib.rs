@@ -14,9 +14,9 @@
 //! A suite that only needs a healthy cluster shares one per test binary ([`kafka::shared`]); a suite that hurts
 //! brokers starts its own. All child processes end with the test process, whichever way it ends.
 
+pub mod clients;
 pub mod kafka;
 pub mod mock;
-
 pub mod netns;
 pub mod paths;
 pub mod ports;
@@ -26,7 +26,6 @@ pub mod relay;
 pub mod rundir;
 pub mod skip;
 pub mod turnout;
-
 pub mod wait;
 
 pub use skip::{Tier, is_root, skip, tier};

@@ -19,7 +19,8 @@ static LIVE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 static PREPARE: Once = Once::new();
 
-/// A run directory `build/runs/<pid>-<n>-<name>`; removed on drop unless a test of this process panicked meanwhile.
+/// A run directory `build/runs/<pid>-<n>-<name>`; removed on drop unless a test of this process panicked meanwhile
+/// or `TURNOUT_KEEP` is set.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
@@ -52,7 +53,9 @@ impl RunDir {
 impl Drop for RunDir {
     fn drop(&mut self) {
         LIVE.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| *path != self.path);
-        if !self.path.join(KEEP).exists() {
+        if std::env::var_os("TURNOUT_KEEP").is_some() {
+            eprintln!("kept: {}", self.path.display());
+        } else if !self.path.join(KEEP).exists() {
             let _ = fs::remove_dir_all(&self.path);
         }
     }
