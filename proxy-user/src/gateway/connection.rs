@@ -138,7 +138,14 @@ pub(crate) async fn serve(accepted: Accepted) {
         broker_deaf: false,
         ending: None,
         phase: phase.borrow_and_update().clone(),
-        clock: Clock { accepted: now, moved: now, client_ended: None, waits_since: None, waited: Duration::ZERO, frame: 0 },
+        clock: Clock {
+            accepted: now,
+            moved: now,
+            client_ended: None,
+            waits_since: None,
+            waited: Duration::ZERO,
+            frame: 0,
+        },
         timer: Box::pin(tokio::time::sleep_until(armed.into())),
         armed,
         host,
@@ -211,7 +218,11 @@ impl Connection {
     }
 
     fn wants_client(&self) -> bool {
-        !self.client_eof && self.ending.is_none() && !self.session.throttled() && !self.resting() && self.requests.has_space()
+        !self.client_eof
+            && self.ending.is_none()
+            && !self.session.throttled()
+            && !self.resting()
+            && self.requests.has_space()
     }
 
     /// A drain keeps the connection from beginning anything new.
@@ -545,7 +556,11 @@ fn observed(seen: Seen) -> Observed {
     let Seen { brokers, cluster_id, controller, complete } = seen;
     let brokers = brokers
         .into_iter()
-        .map(|SeenBroker { node, host, port, rack }| ObservedBroker { id: node, address: Endpoint::new(host, port), rack })
+        .map(|SeenBroker { node, host, port, rack }| ObservedBroker {
+            id: node,
+            address: Endpoint::new(host, port),
+            rack,
+        })
         .collect();
     Observed { brokers, cluster_id, detailed: controller.is_some(), controller, complete }
 }

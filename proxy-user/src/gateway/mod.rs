@@ -255,7 +255,9 @@ impl Gateway {
                     reasons.push(format!("cluster {name} has not been reached yet"));
                 }
                 Reach::Degraded(why) => reasons.push(format!("cluster {name} is degraded: {why}")),
-                Reach::Passive(why) => reasons.push(format!("cluster {name} is known only from answers that pass: {why}")),
+                Reach::Passive(why) => {
+                    reasons.push(format!("cluster {name} is known only from answers that pass: {why}"))
+                }
             }
         }
         for (name, virtual_cluster) in &running.virtual_clusters {
@@ -341,7 +343,9 @@ fn bind_ahead(old: &Running, new: &Config) -> anyhow::Result<BTreeMap<String, Bo
                 Err(error) => {
                     let role = registry::role_name(target);
                     return Err(error).with_context(|| {
-                        format!("virtual_clusters.{name}: {address} ({role}) can't be opened; free it or choose another")
+                        format!(
+                            "virtual_clusters.{name}: {address} ({role}) can't be opened; free it or choose another"
+                        )
                     });
                 }
             }

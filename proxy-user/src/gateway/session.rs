@@ -331,8 +331,7 @@ impl Session {
                 }
                 self.begin(Some(head.key), body_len);
                 requests.skip(SIZE_LEN);
-                self.request =
-                    RequestState::Holding { frame: BytesMut::new(), left: body_len as usize, head, answer };
+                self.request = RequestState::Holding { frame: BytesMut::new(), left: body_len as usize, head, answer };
                 Ok(true)
             }
             Plan::Answer(body) => {
@@ -372,9 +371,10 @@ impl Session {
         requests: &mut Lane,
         view: &View<'_>,
     ) -> Result<(), CloseReason> {
-        let rewritten = rewrite::rewrite_request(head.key, head.version, &body, view.world.addresses()).map_err(|what| {
-            CloseReason::MalformedRequest { key: head.key, version: head.version, what: what.to_string() }
-        })?;
+        let rewritten =
+            rewrite::rewrite_request(head.key, head.version, &body, view.world.addresses()).map_err(|what| {
+                CloseReason::MalformedRequest { key: head.key, version: head.version, what: what.to_string() }
+            })?;
         if rewritten.is_some() {
             self.events.push(Event::Rewritten);
         }

@@ -193,8 +193,7 @@ impl Keeper {
         let plan = listeners::plan(&config, &topology);
         let until = Instant::now() + config.limits.drain.0;
 
-        let stale: Vec<_> =
-            self.open.iter().filter(|(a, l)| plan.get(a) != Some(&l.target)).map(|(a, _)| *a).collect();
+        let stale: Vec<_> = self.open.iter().filter(|(a, l)| plan.get(a) != Some(&l.target)).map(|(a, _)| *a).collect();
         for address in stale {
             if let Some(listener) = self.open.remove(&address) {
                 self.shared.say(&format!("{address} ({}) closed", role_name(listener.target)));

@@ -27,6 +27,8 @@ pub use counters::{Limit, LimitCounters, Reason, ReasonCounters, RequestCounters
 pub use exposition::CONTENT_TYPE;
 pub use process::Process;
 
+use crate::kafka::api;
+use crate::kafka::ids::ApiKey;
 use catalog::Declaration;
 use exposition::{Sample, Value, write};
 
@@ -231,14 +233,14 @@ fn get_or_default<T: Clone + Default>(map: &RwLock<BTreeMap<String, T>>, name: &
     map.write().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default().clone()
 }
 
-/// Value of the label `api` for a slot of [`RequestCounters`]: Kafka's name, or the number where there is no name yet.
+/// Value of the label `api` for a slot of [`RequestCounters`]: Kafka's name, or the number of a key without one.
 fn api_label(slot: usize) -> Cow<'static, str> {
     if slot == RequestCounters::SLOTS - 1 {
         return "other".into();
     }
-    match i16::try_from(slot).map(kafka_protocol::messages::ApiKey::try_from) {
-        Ok(Ok(key)) => format!("{key:?}").into(),
-        _ => slot.to_string().into(),
+    match i16::try_from(slot).ok().and_then(|key| api::spec(ApiKey(key))) {
+        Some(spec) => spec.name.into(),
+        None => slot.to_string().into(),
     }
 }
 

@@ -7,7 +7,6 @@ use super::endpoint::Endpoint;
 pub use crate::kafka::api::VersionRange;
 use crate::kafka::ids::{ApiKey, NodeId};
 
-
 /// What a broker answered to ApiVersions.
 pub type VersionTable = BTreeMap<ApiKey, VersionRange>;
 
