@@ -5,4 +5,5 @@
 #![no_std]
 
 pub mod frame;
+pub mod packet;
 pub mod produce;

@@ -1,34 +1,27 @@
-//! `turnout explain`: which way a request takes through a config, and why. A pure function of the config, the question
-//! and what the wire's tables say; no cluster is asked.
+//! `turnout explain`: which way a request takes through a config, and why. A pure function of the config and the
+//! question: the version table and `route` say what happens, this puts it into words. No cluster is asked.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
+use proxy_common::frame::RequestPrefix;
 use serde::Serialize;
 
 use crate::config::{Config, Versions, VirtualCluster};
+use crate::kafka::api::{self, VersionRange};
+use crate::kafka::header::Partial;
 use crate::kafka::ids::{ApiKey, ApiVersion};
-
-/// Versions `0..=` and what the gateway does with them, for one API.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ApiFacts {
-    /// Its number on the wire.
-    pub key: ApiKey,
-    /// Its name.
-    pub name: String,
-    /// Lowest version that clients may be offered.
-    pub min: ApiVersion,
-    /// Highest version that clients may be offered where nothing is capped.
-    pub max: ApiVersion,
-}
+use crate::kafka::versions;
+use crate::route::{self, AnswerPlan, Plan};
 
 /// What becomes of a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "way", content = "why")]
-#[cfg_attr(not(test), expect(dead_code, reason = "SEAM: `parts::facts` makes them, from the version table"))]
 pub(super) enum Way {
     /// Streams through, byte for byte.
     Forwarded,
+    /// Streams through, read along and changed where needed.
+    Checked(String),
     /// Held whole, changed where needed, then sent on.
     Rewritten(String),
     /// Made by the gateway itself.
@@ -41,30 +34,12 @@ impl Way {
     fn sentence(&self) -> String {
         match self {
             Self::Forwarded => "forwarded as it is, never decoded".to_owned(),
+            Self::Checked(why) => format!("streamed and read along: {why}"),
             Self::Rewritten(why) => format!("held whole and rewritten: {why}"),
             Self::Answered(why) => format!("made by the gateway: {why}"),
             Self::Closed(why) => format!("the connection is closed: {why}"),
         }
     }
-}
-
-/// The way of a request and of its answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
-    /// From the client.
-    pub request: Way,
-    /// From the broker, or from the gateway.
-    pub answer: Way,
-}
-
-/// What the version table and the routing rules say; the explanation adds nothing of its own to them.
-pub(super) trait Facts {
-    /// An API by its name (in any case) or number; `None`: neither parsed nor offered.
-    fn api(&self, name_or_number: &str) -> Option<ApiFacts>;
-    /// The highest version that a policy offers, where it is below the table's.
-    fn cap(&self, policy: Versions, api: ApiKey) -> Option<ApiVersion>;
-    /// What happens to a request of this version.
-    fn plan(&self, policy: Versions, api: ApiKey, version: ApiVersion) -> Plan;
 }
 
 /// The question.
@@ -112,15 +87,10 @@ pub(super) struct Explanation {
 /// Explains the question for every virtual cluster that it concerns.
 ///
 /// # Errors
-/// The API or the virtual cluster isn't known, in words for the one who asked.
-pub(super) fn explain(config: &Config, question: &Question, facts: &dyn Facts) -> Result<Vec<Explanation>, String> {
-    let api = facts.api(&question.api).ok_or_else(|| {
-        format!(
-            "{}: no such API; give its name (`Fetch`) or number (`1`). A request of an API that the gateway doesn't \
-             know is never offered, and closes the connection",
-            question.api
-        )
-    })?;
+/// The API's name or the virtual cluster isn't known, in words for the one who asked.
+pub(super) fn explain(config: &Config, question: &Question) -> Result<Vec<Explanation>, String> {
+    let key = find(&question.api)
+        .ok_or_else(|| format!("{}: no such API; give its name (`Fetch`) or number (`1`)", question.api))?;
     if let Some(name) = &question.virtual_cluster
         && !config.virtual_clusters.contains_key(name)
     {
@@ -128,31 +98,97 @@ pub(super) fn explain(config: &Config, question: &Question, facts: &dyn Facts) -
         return Err(format!("{name}: no such virtual cluster; the config has {known}"));
     }
     let asked = |name: &str| question.virtual_cluster.as_deref().is_none_or(|wanted| wanted == name);
-    let through = |(name, vc): (&String, &VirtualCluster)| one(name, vc, question, &api, facts);
+    let through = |(name, vc): (&String, &VirtualCluster)| one(name, vc, question, key);
     Ok(config.virtual_clusters.iter().filter(|(name, _)| asked(name)).map(through).collect())
 }
 
-fn one(name: &str, vc: &VirtualCluster, question: &Question, api: &ApiFacts, facts: &dyn Facts) -> Explanation {
-    let cap = facts.cap(vc.versions, api.key).filter(|cap| *cap < api.max);
-    let offered_max = cap.unwrap_or(api.max);
-    let version = question.version.map_or(offered_max, ApiVersion);
-    let Plan { request, answer } = facts.plan(vc.versions, api.key, version);
-    let policy = policy_name(vc.versions);
-    let offered = match cap {
-        Some(cap) => format!("v{}–v{cap}: `versions: {policy}` leaves out v{}–v{}", api.min, cap.0 + 1, api.max),
-        None => format!("v{}–v{}: nothing is capped by `versions: {policy}`", api.min, api.max),
-    };
+/// An API by its name, in any case, or its number, known or not.
+fn find(name_or_number: &str) -> Option<ApiKey> {
+    if let Ok(number) = name_or_number.parse() {
+        return Some(ApiKey(number));
+    }
+    api::all().iter().find(|spec| spec.name.eq_ignore_ascii_case(name_or_number)).map(|spec| spec.key)
+}
+
+fn one(name: &str, vc: &VirtualCluster, question: &Question, key: ApiKey) -> Explanation {
+    let offered = versions::offered(vc.versions, std::iter::empty()).0.get(&key).copied();
+    let version = question.version.map_or_else(|| offered.map_or(ApiVersion(0), |range| range.max), ApiVersion);
+    let (request, answer) = ways(vc, key, version);
     Explanation {
         virtual_cluster: name.to_owned(),
         cluster: vc.cluster.clone(),
         listeners: listeners(vc, question.client),
-        api: api.name.clone(),
-        api_key: api.key.0,
-        offered,
+        api: api::name(key).to_owned(),
+        api_key: key.0,
+        offered: offer(vc.versions, key, offered),
         version: version.0,
-        remarks: remarks(vc, question, api.key, version, api.min, offered_max, &request),
+        remarks: remarks(vc, question, key, version, offered, &request),
         request,
         answer,
+    }
+}
+
+fn offer(policy: Versions, key: ApiKey, offered: Option<VersionRange>) -> String {
+    let (Some(offered), Some(spec)) = (offered, api::spec(key)) else {
+        return "never: the gateway doesn't know this API".to_owned();
+    };
+    let VersionRange { min, max } = offered;
+    let policy = policy_name(policy);
+    if max < spec.versions.max {
+        let first_left_out = ApiVersion(max.0 + 1);
+        return format!("v{min}–v{max}: `versions: {policy}` leaves out v{first_left_out}–v{}", spec.versions.max);
+    }
+    format!("v{min}–v{max}: nothing is left out by `versions: {policy}`")
+}
+
+/// What `route` decides, in words. For Produce that wants an answer; acks=0 is a remark.
+fn ways(vc: &VirtualCluster, key: ApiKey, version: ApiVersion) -> (Way, Way) {
+    let prefix = RequestPrefix { api_key: key.0, api_version: version.0, correlation_id: 0 };
+    match route::plan(prefix, || Partial::Done(-1), vc.versions) {
+        Partial::Done(Plan::Forward { answer }) => (Way::Forwarded, answer_way(vc, key, answer)),
+        Partial::Done(Plan::Rewrite { answer }) => {
+            (Way::Rewritten("the cluster id becomes the real one".to_owned()), answer_way(vc, key, answer))
+        }
+        Partial::Done(Plan::Answer(_)) => {
+            let why = "error 35 and the versions of ApiVersions itself, in the form of v0".to_owned();
+            (Way::Answered("it is read and not forwarded".to_owned()), Way::Answered(why))
+        }
+        Partial::Done(Plan::Close(reason)) => (Way::Closed(reason.to_string()), Way::Closed(reason.to_string())),
+        // The prefix is whole and acks is given.
+        Partial::NeedMore => (Way::Forwarded, Way::Forwarded),
+        Partial::Malformed(why) => (Way::Closed(why.to_owned()), Way::Closed(why.to_owned())),
+    }
+}
+
+fn answer_way(vc: &VirtualCluster, key: ApiKey, plan: AnswerPlan) -> Way {
+    let size = vc.limits.rewrite_frame.0;
+    match plan {
+        AnswerPlan::None | AnswerPlan::Stream => Way::Forwarded,
+        AnswerPlan::CheckProduce => Way::Checked(
+            "it passes unless it holds leader hints (errors of a leader that moved), and is then held whole and \
+             rewritten"
+                .to_owned(),
+        ),
+        AnswerPlan::FetchHints => Way::Rewritten(format!(
+            "addresses in leader hints become the virtual cluster's; above {size} bytes (`limits.rewrite_frame`) it \
+             streams and loses its hints"
+        )),
+        AnswerPlan::FetchScrub => Way::Checked("leader hints, which name real addresses, are taken out".to_owned()),
+        AnswerPlan::Rewrite => Way::Rewritten(
+            match key {
+                ApiKey::METADATA | ApiKey::DESCRIBE_CLUSTER => {
+                    "addresses of brokers and the cluster id become the virtual cluster's"
+                }
+                ApiKey::FIND_COORDINATOR => "the coordinator's address becomes the virtual cluster's",
+                _ => "addresses of brokers become the virtual cluster's",
+            }
+            .to_owned(),
+        ),
+        AnswerPlan::ApiVersions => {
+            Way::Rewritten("narrowed to the versions that are offered on every broker".to_owned())
+        }
+        AnswerPlan::Handshake => Way::Checked("it says whether raw tokens follow".to_owned()),
+        AnswerPlan::Authenticate => Way::Checked("it ends the prelude, in which only authentication passes".to_owned()),
     }
 }
 
@@ -183,13 +219,12 @@ fn remarks(
     question: &Question,
     api: ApiKey,
     version: ApiVersion,
-    min: ApiVersion,
-    max: ApiVersion,
+    offered: Option<VersionRange>,
     request: &Way,
 ) -> Vec<String> {
     let mut remarks = Vec::new();
     let mut say = |text: String| remarks.push(text);
-    if version < min || version > max {
+    if offered.is_none_or(|range| !range.contains(version)) {
         say(format!("v{version} isn't offered; a client that keeps to ApiVersions doesn't send it"));
     }
     if matches!(request, Way::Forwarded | Way::Rewritten(_)) {
@@ -261,32 +296,6 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    /// Two APIs, one cap.
-    struct Table;
-
-    impl Facts for Table {
-        fn api(&self, api: &str) -> Option<ApiFacts> {
-            let (key, name, max) = match api.to_ascii_lowercase().as_str() {
-                "0" | "produce" => (ApiKey::PRODUCE, "Produce", 13),
-                "1" | "fetch" => (ApiKey::FETCH, "Fetch", 18),
-                _ => return None,
-            };
-            Some(ApiFacts { key, name: name.into(), min: ApiVersion(0), max: ApiVersion(max) })
-        }
-
-        fn cap(&self, policy: Versions, api: ApiKey) -> Option<ApiVersion> {
-            (policy == Versions::Auto && api == ApiKey::FETCH).then_some(ApiVersion(15))
-        }
-
-        fn plan(&self, _: Versions, api: ApiKey, version: ApiVersion) -> Plan {
-            if api == ApiKey::PRODUCE && version < ApiVersion(3) {
-                let closed = Way::Closed("Produce below v3 isn't served".into());
-                return Plan { request: closed.clone(), answer: closed };
-            }
-            Plan { request: Way::Forwarded, answer: Way::Rewritten("addresses of brokers".into()) }
-        }
-    }
-
     fn virtual_cluster(versions: Versions) -> VirtualCluster {
         let span = |s| Span(Duration::from_secs(s));
         VirtualCluster {
@@ -333,52 +342,79 @@ mod tests {
 
     #[test]
     fn every_virtual_cluster_is_explained_with_its_own_policy() {
-        let all = explain(&config(), &question("fetch", None), &Table).expect("explained");
+        let all = explain(&config(), &question("fetch", None)).expect("explained");
         let versions: Vec<_> = all.iter().map(|e| (e.virtual_cluster.as_str(), e.version)).collect();
         assert_eq!(versions, [("orders", 15), ("payments", 18)]);
         assert!(all[0].offered.contains("v0–v15") && all[0].offered.contains("leaves out v16–v18"));
-        assert!(all[1].offered.contains("nothing is capped"));
+        assert!(all[1].offered.contains("nothing is left out"));
     }
 
     #[test]
     fn a_client_is_shown_the_listeners_of_its_own_address_family() {
-        let all = explain(&config(), &question("Fetch", None), &Table).expect("explained");
+        let all = explain(&config(), &question("Fetch", None)).expect("explained");
         assert_eq!(all[0].listeners, ["0.0.0.0: port 9092 to start from, ports 9200–9399 for nodes 0–199"]);
         let v6 = Question { client: "2001:db8::7".parse().expect("an address"), ..question("Fetch", None) };
-        assert!(explain(&config(), &v6, &Table).expect("explained")[0].listeners[0].starts_with("[::]: "));
+        assert!(explain(&config(), &v6).expect("explained")[0].listeners[0].starts_with("[::]: "));
     }
 
     #[test]
     fn a_version_that_is_not_offered_is_remarked_on() {
-        let all = explain(&config(), &question("1", Some(17)), &Table).expect("explained");
+        let all = explain(&config(), &question("1", Some(17))).expect("explained");
         assert!(all[0].remarks.iter().any(|r| r.contains("v17 isn't offered")));
         assert!(all[1].remarks.iter().all(|r| !r.contains("isn't offered")));
     }
 
     #[test]
     fn a_closed_request_has_no_answer_to_wait_for() {
-        let all = explain(&config(), &question("produce", Some(2)), &Table).expect("explained");
+        let all = explain(&config(), &question("produce", Some(2))).expect("explained");
         assert!(matches!(all[0].request, Way::Closed(_)));
         assert!(all[0].remarks.iter().all(|r| !r.contains("matched by order")));
         let text = text(&question("produce", Some(2)), &all);
-        assert!(text.contains("request   v2 the connection is closed: Produce below v3 isn't served"), "{text}");
+        assert!(text.contains("request   v2 the connection is closed: Produce v2 isn't served, v3 to"), "{text}");
     }
 
     #[test]
     fn acks_0_is_remarked_on_for_produce_alone() {
         let about_acks = |api: &str| {
-            let all = explain(&config(), &question(api, None), &Table).expect("explained");
+            let all = explain(&config(), &question(api, None)).expect("explained");
             all[0].remarks.iter().any(|r| r.contains("acks=0"))
         };
         assert!(about_acks("Produce") && !about_acks("Fetch"));
     }
 
     #[test]
+    fn each_way_that_route_knows_has_its_words() {
+        let ways = |api: &str, version| {
+            let all = explain(&config(), &question(api, version)).expect("explained");
+            (all[0].request.clone(), all[0].answer.clone())
+        };
+        assert_eq!(ways("Heartbeat", None), (Way::Forwarded, Way::Forwarded));
+        assert_eq!(ways("Fetch", None), (Way::Forwarded, Way::Forwarded));
+        assert!(matches!(ways("Fetch", Some(17)), (Way::Forwarded, Way::Checked(_))));
+        assert!(matches!(ways("Produce", None), (Way::Forwarded, Way::Checked(_))));
+        assert!(matches!(ways("metadata", None), (Way::Forwarded, Way::Rewritten(_))));
+        assert!(matches!(ways("AddRaftVoter", None), (Way::Rewritten(_), _)));
+        assert!(matches!(ways("ApiVersions", Some(99)), (Way::Answered(_), Way::Answered(_))));
+        assert!(matches!(ways("10000", None), (Way::Closed(_), Way::Closed(_))));
+    }
+
+    #[test]
+    fn every_api_and_version_has_an_explanation_that_fits_its_plan() {
+        for spec in api::all() {
+            for version in spec.served().min.0..=spec.served().max.0 {
+                let all = explain(&config(), &question(spec.name, Some(version))).expect("explained");
+                assert_eq!((all[0].api_key, all[0].version), (spec.key.0, version));
+                assert!(!matches!(all[0].request, Way::Closed(_) | Way::Answered(_)), "{} v{version}", spec.name);
+            }
+        }
+    }
+
+    #[test]
     fn unknown_names_are_refused_with_what_to_give_instead() {
-        assert!(explain(&config(), &question("Fletch", None), &Table).expect_err("unknown").contains("`Fetch`"));
+        assert!(explain(&config(), &question("Fletch", None)).expect_err("unknown").contains("`Fetch`"));
         let nowhere = Question { virtual_cluster: Some("nowhere".into()), ..question("Fetch", None) };
-        assert!(explain(&config(), &nowhere, &Table).expect_err("unknown").contains("orders, payments"));
+        assert!(explain(&config(), &nowhere).expect_err("unknown").contains("orders, payments"));
         let one = Question { virtual_cluster: Some("payments".into()), ..question("Fetch", None) };
-        assert_eq!(explain(&config(), &one, &Table).expect("explained").len(), 1);
+        assert_eq!(explain(&config(), &one).expect("explained").len(), 1);
     }
 }

@@ -4,9 +4,10 @@
 //! 2 usage.
 
 mod args;
+mod daemon;
 mod explain;
 pub mod logging;
-mod parts;
+
 mod run;
 mod status;
 mod table;
@@ -20,6 +21,7 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
 use crate::admin::client::{Client, ClientError};
+use crate::{config, kernel};
 use args::{Cli, Command, ExplainArgs};
 
 /// Exit code of a wrong command line.
@@ -99,39 +101,38 @@ fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
 }
 
 fn check(file: &Path, in_json: bool) -> anyhow::Result<Outcome> {
-    match (parts::load(file), in_json) {
+    match (config::load(file), in_json) {
         (Ok(loaded), false) => {
             warn(&loaded);
-            Ok(Outcome::done(parts::tree(&loaded)))
+            Ok(Outcome::done(config::tree(&loaded.config)))
         }
-        (Ok(loaded), true) => json(&parts::check_json(&loaded)).map(Outcome::done),
-        (Err(error), false) => Err(error),
-        (Err(error), true) => Ok(Outcome { text: json(&parts::refusal_json(file, &error))?, ok: false }),
+        (Ok(loaded), true) => json(&config::check_json(&loaded)).map(Outcome::done),
+        (Err(error), false) => Err(error.into()),
+        (Err(error), true) => Ok(Outcome { text: json(&error.to_json())?, ok: false }),
     }
 }
 
-fn warn(loaded: &parts::Loaded) {
+fn warn(loaded: &config::Loaded) {
     for warning in &loaded.warnings {
         eprintln!("turnout: warning: {warning}");
     }
 }
 
 fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
-    let loaded = parts::load(&args.config)?;
+    let loaded = config::load(&args.config)?;
     warn(&loaded);
     let question = args.question();
-    let facts = parts::facts()?;
-    let all = explain::explain(&loaded.config, &question, facts.as_ref()).map_err(anyhow::Error::msg)?;
+    let all = explain::explain(&loaded.config, &question).map_err(anyhow::Error::msg)?;
     Ok(Outcome::done(if args.format.is_json() { json(&all)? } else { explain::text(&question, &all) }))
 }
 
 fn doctor(in_json: bool) -> anyhow::Result<Outcome> {
-    let findings = parts::findings()?;
+    let findings = kernel::findings();
     if in_json {
         return json(&findings).map(Outcome::done);
     }
     let mut text = String::new();
-    for parts::Finding { topic, ok, sentence, remedy } in &findings {
+    for kernel::Finding { topic, ok, sentence, remedy } in &findings {
         let _ = writeln!(text, "{} {topic}: {sentence}", if *ok { "yes" } else { "no " });
         if let Some(remedy) = remedy {
             let _ = writeln!(text, "    → {remedy}");

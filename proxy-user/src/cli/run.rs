@@ -1,25 +1,24 @@
-//! `turnout run`: the log and the runtime, and then the gateway.
+//! `turnout run`: the log and the runtime, and then the daemon.
 
 use std::path::Path;
 
 use anyhow::Context;
 
-use super::{logging, parts};
+use super::{daemon, logging};
+use crate::config;
 
 /// Serves until a drain has ended.
 ///
 /// # Errors
 /// Why the start failed; it is for the command line to print.
 pub(super) fn run(config_path: &Path) -> anyhow::Result<()> {
-    let loaded = parts::load(config_path)?;
+    let loaded = config::load(config_path)?;
     let log = logging::init(loaded.config.log.format, &loaded.config.log.level)?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    if let Some(workers) = loaded.config.workers {
-        runtime.worker_threads(usize::from(workers).max(1));
-    }
-    let runtime = runtime.thread_name("turnout").enable_all().build().context("can't start worker threads")?;
-    runtime.block_on(parts::serve(parts::ServeOptions { config_path: config_path.to_owned(), loaded, log }))
+    // Connections have threads of their own; this one accepts them, follows clusters and talks to operators.
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("can't start the runtime")?;
+    runtime.block_on(daemon::serve(config_path.to_owned(), loaded, log))
 }

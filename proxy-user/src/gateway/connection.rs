@@ -329,15 +329,14 @@ impl Connection {
                 Event::Software(name, version) => self.record.set_software(&name, &version),
                 Event::Seen(seen) => {
                     let cluster = self.shared.cluster();
-                    if self.provisional
-                        && let Target::Node(node) = self.target
-                        && let Some(told) = seen.brokers.iter().find(|b| b.node == node)
-                        && self.dialled.as_ref() != Some(&cluster.mapped(&told.host, told.port))
-                    {
-                        // The stand-in isn't the node: this connection ends after its answer, the next finds it.
-                        self.phase = Phase::Drain { until: Instant::now() + config.limits.drain.0 };
-                    }
                     cluster.observe(observed(seen));
+                    if self.provisional {
+                        let told = cluster.candidates(self.target);
+                        if told.first().is_some_and(|told| self.dialled.as_ref() != Some(told)) {
+                            // The stand-in isn't the node: this connection ends after its answer, the next finds it.
+                            self.phase = Phase::Drain { until: Instant::now() + config.limits.drain.0 };
+                        }
+                    }
                 }
             }
         }
@@ -362,6 +361,7 @@ impl Connection {
         {
             match result {
                 Ok((stream, endpoint)) => {
+                    self.shared.cluster().report(&endpoint, true);
                     self.record.set_broker(&endpoint);
                     self.dialled = Some(endpoint);
                     self.broker = Broker::Open(stream);

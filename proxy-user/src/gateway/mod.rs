@@ -73,13 +73,9 @@ impl Gateway {
     /// # Errors
     /// A port can't be opened.
     pub async fn start(config: Config, config_path: String, metrics: Metrics) -> anyhow::Result<Self> {
-        let count = config.workers.map_or_else(
-            || std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-            |workers| workers as usize,
-        );
         let gateway = Self {
             metrics,
-            workers: Arc::new(Workers::start(count)?),
+            workers: Arc::new(Workers::start(worker_count(&config))?),
             running: ArcSwap::default(),
             reload: tokio::sync::Mutex::default(),
             started: Instant::now(),
@@ -110,6 +106,8 @@ impl Gateway {
         }
         let old = self.running.load_full();
         let mut bound = bind_ahead(&old, &config)?;
+
+        self.workers.resize(worker_count(&config))?;
 
         let mut clusters = BTreeMap::new();
         for (name, wanted) in &config.clusters {
@@ -295,6 +293,13 @@ impl Gateway {
         }
         self.metrics.encode()
     }
+}
+
+fn worker_count(config: &Config) -> usize {
+    config.workers.map_or_else(
+        || std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        |workers| workers as usize,
+    )
 }
 
 fn cluster_status(topology: &Topology) -> ClusterStatus {

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use anyhow::Context;
+use arc_swap::ArcSwap;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
 
 use super::connection::{self, Accepted};
 use super::registry::ConnectionRecord;
@@ -31,17 +33,31 @@ struct Worker {
 }
 
 /// See the module.
-pub(crate) struct Workers(Vec<Worker>);
+pub(crate) struct Workers(ArcSwap<Vec<Arc<Worker>>>);
 
 impl Workers {
-    /// Starts `count` threads. They end when the handle is dropped.
+    /// Starts `count` threads. They end when the handle is dropped and their connections have ended.
     pub(crate) fn start(count: usize) -> anyhow::Result<Self> {
-        (0..count.max(1)).map(start_one).collect::<anyhow::Result<Vec<_>>>().map(Self)
+        let workers = Self(ArcSwap::default());
+        workers.resize(count)?;
+        Ok(workers)
+    }
+
+    /// Starts threads, or gives some no more connections; those end with their last one.
+    pub(crate) fn resize(&self, count: usize) -> anyhow::Result<()> {
+        let mut workers = Vec::clone(&self.0.load());
+        workers.truncate(count.max(1));
+        while workers.len() < count.max(1) {
+            workers.push(Arc::new(start_one(workers.len())?));
+        }
+        self.0.store(Arc::new(workers));
+        Ok(())
     }
 
     /// Gives a connection to the thread with the fewest. The queue is bounded by `limits.connections`.
     pub(crate) fn serve(&self, handover: Handover) {
-        let Some(worker) = self.0.iter().min_by_key(|worker| worker.load.load(Relaxed)) else { return };
+        let workers = self.0.load();
+        let Some(worker) = workers.iter().min_by_key(|worker| worker.load.load(Relaxed)) else { return };
         worker.load.fetch_add(1, Relaxed);
         if worker.queue.send(handover).is_err() {
             tracing::error!("a worker thread is gone; restart turnout");
@@ -62,17 +78,32 @@ fn start_one(index: usize) -> anyhow::Result<Worker> {
         .name(format!("worker-{index}"))
         .spawn(move || {
             runtime.block_on(async move {
-                while let Some(handover) = incoming.recv().await {
-                    let load = Arc::clone(&counted);
-                    tokio::spawn(async move {
-                        serve_one(handover).await;
-                        load.fetch_sub(1, Relaxed);
-                    });
+                let mut connections = JoinSet::new();
+                loop {
+                    tokio::select! {
+                        handover = incoming.recv() => match handover {
+                            Some(handover) => {
+                                connections.spawn(serve_one(handover));
+                            }
+                            None => break,
+                        },
+                        Some(ended) = connections.join_next() => on_end(&counted, ended),
+                    }
+                }
+                while let Some(ended) = connections.join_next().await {
+                    on_end(&counted, ended);
                 }
             });
         })
         .context("starting a worker thread")?;
     Ok(Worker { queue, load })
+}
+
+fn on_end(load: &AtomicUsize, ended: Result<(), JoinError>) {
+    load.fetch_sub(1, Relaxed);
+    if let Err(error) = ended {
+        tracing::error!("a connection's task failed, which is a bug in turnout: {error}");
+    }
 }
 
 async fn serve_one(handover: Handover) {

@@ -9,6 +9,8 @@ pub mod hints;
 pub mod ids;
 pub mod rewrite;
 pub mod sasl;
+#[cfg(test)]
+mod testing;
 pub mod versions;
 pub mod wire;
 

@@ -17,7 +17,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use super::endpoint::Endpoint;
-use super::topology::{Broker, Topology};
+use super::topology::{Advertised, Broker, Topology};
 use crate::kafka::ids::NodeId;
 
 /// What one Metadata or DescribeCluster answer said.
@@ -94,6 +94,13 @@ pub(super) fn merge(old: &Topology, view: &Observed, book: Book, rules: &Rules, 
     let listed: BTreeMap<NodeId, &ObservedBroker> =
         view.brokers.iter().filter(|b| b.id.0 >= 0).map(|b| (b.id, b)).collect();
 
+    if is_another(old, view) && !listed.is_empty() {
+        // What was learned of the other cluster's brokers would send requests there. Their ids stay, as ports hang on them.
+        for broker in new.brokers.values_mut() {
+            broker.advertised = Advertised::default();
+            broker.versions = None;
+        }
+    }
     for (id, seen) in &listed {
         let broker = new.brokers.entry(*id).or_default();
         let before = broker.advertised.clone();
@@ -131,6 +138,11 @@ pub(super) fn merge(old: &Topology, view: &Observed, book: Book, rules: &Rules, 
         new.cluster_id = Some(id.clone());
     }
     settle(new, rules, now)
+}
+
+/// The view is of a cluster with another id than the one known.
+pub(super) fn is_another(known: &Topology, view: &Observed) -> bool {
+    matches!((&known.cluster_id, &view.cluster_id), (Some(known), Some(seen)) if known != seen)
 }
 
 /// `old` under (perhaps new) rules at `now`: addresses and racks derived again, brokers absent for too long forgotten.

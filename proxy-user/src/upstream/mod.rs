@@ -19,19 +19,21 @@
 //! pass on mainline connections, and `own_address` for the gateway's own client.
 
 mod candidates;
-//WIP pub mod client;
+pub mod client;
 pub mod cluster;
 pub mod dial;
 pub mod endpoint;
-//WIP mod error;
+mod error;
 mod merge;
-//WIP mod scram;
-//WIP mod tls;
+mod reader;
+mod scram;
+mod settings;
+mod tls;
 pub mod topology;
-//WIP mod wire;
+mod wire;
 
-//WIP #[cfg(test)]
-//WIP mod fake;
+#[cfg(test)]
+mod fake;
 
 pub use candidates::Target;
 pub use cluster::Cluster;

@@ -169,9 +169,11 @@ fn the_two_address_books_stay_apart() {
 
 #[test]
 fn another_cluster_under_the_same_address_is_noticed() {
-    let named = |id: &str| Observed { cluster_id: Some(id.into()), ..view(&[(1, "a")]) };
-    let one = merge(&Topology::default(), &named("one"), Book::Both, &rules(), t(0));
-    let two = merge(&one, &named("two"), Book::Both, &rules(), t(1));
+    let named = |id: &str, brokers| Observed { cluster_id: Some(id.into()), ..view(brokers) };
+    let one = merge(&Topology::default(), &named("one", &[(1, "a"), (2, "b")]), Book::Both, &rules(), t(0));
+    let two = merge(&one, &named("two", &[(1, "a")]), Book::Own, &rules(), t(1));
+    assert_eq!(broker(&two, 1).address, None, "what the mainline dialled is the other cluster's");
+    assert_eq!((broker(&two, 2).address.clone(), broker(&two, 2).is_present()), (None, false));
     assert_eq!(Changes::between(&one, &two).renamed, Some(("one".into(), "two".into())));
     assert_eq!(Changes::between(&Topology::default(), &one).renamed, None);
 }

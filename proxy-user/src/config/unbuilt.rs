@@ -1,0 +1,39 @@
+//! Keys of the contract whose part is not built yet. They are refused, never ignored: a file that asks for something
+//! must not seem to get it.
+
+use super::path::KeyPath;
+
+/// A key, or one value of a key, that is planned.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unbuilt {
+    /// Path; `*` is any name.
+    pub(super) key: &'static str,
+    /// Only this value; `None`: the key whatever it holds.
+    pub(super) value: Option<&'static str>,
+    /// What it will be for.
+    pub(super) purpose: &'static str,
+}
+
+/// All of them.
+pub(super) const UNBUILT: [Unbuilt; 8] = [
+    Unbuilt { key: "admission", value: None, purpose: "deny lists and rates of new connections" },
+    Unbuilt { key: "virtual_clusters.*.racks", value: None, purpose: "replica routing by rack" },
+    Unbuilt { key: "virtual_clusters.*.branches", value: None, purpose: "copies of produce traffic" },
+    Unbuilt { key: "virtual_clusters.*.taps", value: None, purpose: "records of what was read" },
+    Unbuilt { key: "fast_path.interfaces", value: None, purpose: "network interfaces of the kernel path" },
+    Unbuilt { key: "fast_path.pin", value: None, purpose: "where kernel programs and maps are pinned" },
+    Unbuilt { key: "fast_path.mirror_buffer", value: None, purpose: "memory for copied frames" },
+    Unbuilt { key: "fast_path.mode", value: Some("required"), purpose: "a start that fails without the kernel path" },
+];
+
+/// The message for a key that is planned; `None` for one that is simply unknown.
+pub(super) fn key(path: &KeyPath) -> Option<String> {
+    let found = UNBUILT.iter().find(|u| u.value.is_none() && path.matches(u.key))?;
+    Some(format!("not built yet in this version ({}); take the key out", found.purpose))
+}
+
+/// The message for a value that is planned.
+pub(super) fn value(path: &KeyPath, value: &str) -> Option<String> {
+    let found = UNBUILT.iter().find(|u| u.value == Some(value) && path.matches(u.key))?;
+    Some(format!("`{value}` is not built yet in this version ({})", found.purpose))
+}

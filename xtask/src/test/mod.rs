@@ -1,0 +1,102 @@
+//! `cargo xtask test`: set up, build, run every suite, say what passed, failed and was skipped.
+
+mod libtest;
+mod report;
+mod suite;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::bootstrap::{self, Purpose, is_ci};
+use crate::command::cargo;
+use crate::{build, fuzz, lint, workspace};
+
+use report::{Report, Row};
+
+/// Set up, build, and run the tests.
+///
+/// Unit and property tests, documentation tests, the fuzz targets for half a minute, then the suites of the `tests`
+/// crate against real Kafka, one at a time. The last line is `N passed, N failed, N skipped`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Everything: long soaks, all clients in both modes (an hour and more)
+    #[arg(long)]
+    full: bool,
+    /// Only the suites of the `tests` crate whose name contains this
+    #[arg(long, value_name = "NAME")]
+    suite: Option<String>,
+    /// Also run `cargo xtask lint`
+    #[arg(long)]
+    lint: bool,
+}
+
+/// Share of the fuzz targets, in seconds.
+const FUZZ_CI: u32 = 30;
+const FUZZ_FULL: u32 = 600;
+
+/// A suite that takes longer hangs. It is ended, and what it started goes with it.
+const PATIENCE_CI: Duration = Duration::from_secs(10 * 60);
+const PATIENCE_FULL: Duration = Duration::from_secs(3 * 60 * 60);
+
+pub(crate) fn main(Args { full, suite, lint }: &Args) -> Result<()> {
+    let started = Instant::now();
+    bootstrap::or_go_on(Purpose::Test)?;
+    build::release()?;
+    let skips = workspace::scratch().join("skips.txt");
+    fs::create_dir_all(workspace::scratch())?;
+    fs::write(&skips, "").with_context(|| format!("emptying {}", skips.display()))?;
+
+    let mut report = Report::default();
+    if suite.is_none() {
+        if *lint {
+            let began = Instant::now();
+            let result = lint::check(false);
+            report.add(Row::of_result("lint", began.elapsed(), result));
+        }
+        report.add(suite::cargo_test("unit and property", &["--lib", "--bins", "--tests"])?);
+        report.add(suite::cargo_test("documentation", &["--doc"])?);
+        fuzz(&mut report, if *full { FUZZ_FULL } else { FUZZ_CI });
+        report.add(suite::harness_units()?);
+    }
+    let tier = suite::Tier {
+        name: if *full { "full" } else { "ci" },
+        patience: if *full { PATIENCE_FULL } else { PATIENCE_CI },
+    };
+    for name in suite::names()? {
+        if suite.as_ref().is_none_or(|part| name.contains(part.as_str())) {
+            report.add(suite::run(&name, &tier)?);
+        }
+    }
+
+    report.note_skips(&fs::read_to_string(&skips).with_context(|| format!("reading {}", skips.display()))?);
+    let unproven = if is_ci() { report.unproven() } else { Vec::new() };
+    print!("{report}");
+    println!("took {}", report::minutes(started.elapsed()));
+    for suite in &unproven {
+        println!("suite {suite}: nothing of it ran, which CI counts as a failure");
+    }
+    println!("\n{}", report.closing_line(unproven.len()));
+    if report.failed() + unproven.len() > 0 {
+        bail!("tests failed");
+    }
+    Ok(())
+}
+
+fn fuzz(report: &mut Report, seconds: u32) {
+    let outcomes = fuzz::targets_there().and_then(|targets| fuzz::go(&targets, seconds));
+    match outcomes {
+        Ok(outcomes) => {
+            for fuzz::Outcome { target, took, result } in outcomes {
+                report.add(Row::of_result(&format!("fuzz {target}"), took, result));
+            }
+        }
+        Err(error) => report.add(Row::of_result("fuzz", Duration::ZERO, Err(error))),
+    }
+}
+
+/// Cargo's test command for this workspace, without the `tests` crate.
+fn workspace_tests() -> crate::command::Run {
+    cargo().args(["test", "--workspace", "--exclude", "turnout-tests", "--no-fail-fast"])
+}
