@@ -2,7 +2,9 @@
 
 use std::io::IsTerminal;
 
+use tracing::Subscriber;
 use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
@@ -34,6 +36,17 @@ pub enum LogError {
 pub struct LogHandle {
     filter: reload::Handle<EnvFilter, Registry>,
     lines: reload::Handle<Lines, Filtered>,
+    output: fn() -> Output,
+}
+
+/// Where lines go.
+struct Output {
+    writer: BoxMakeWriter,
+    colours: bool,
+}
+
+fn stderr() -> Output {
+    Output { writer: BoxMakeWriter::new(std::io::stderr), colours: std::io::stderr().is_terminal() }
 }
 
 /// Sends this process's log to stderr.
@@ -41,10 +54,20 @@ pub struct LogHandle {
 /// # Errors
 /// The level can't be parsed, or there is a log already.
 pub fn init(format: LogFormat, level: &str) -> Result<LogHandle, LogError> {
+    let (subscriber, handle) = build(format, level, stderr)?;
+    subscriber.try_init().map_err(|_| LogError::Twice)?;
+    Ok(handle)
+}
+
+fn build(
+    format: LogFormat,
+    level: &str,
+    output: fn() -> Output,
+) -> Result<(impl Subscriber + Send + Sync, LogHandle), LogError> {
     let (filter, filter_handle) = reload::Layer::new(parse(level)?);
-    let (lines, lines_handle) = reload::Layer::new(layer(format));
-    tracing_subscriber::registry().with(filter).with(lines).try_init().map_err(|_| LogError::Twice)?;
-    Ok(LogHandle { filter: filter_handle, lines: lines_handle })
+    let (lines, lines_handle) = reload::Layer::new(layer(format, output()));
+    let subscriber = tracing_subscriber::registry().with(filter).with(lines);
+    Ok((subscriber, LogHandle { filter: filter_handle, lines: lines_handle, output }))
 }
 
 /// Whether `log.level` can be used, so that a config can be refused before it is applied.
@@ -63,7 +86,7 @@ impl LogHandle {
     pub fn set(&self, format: LogFormat, level: &str) -> Result<(), LogError> {
         let filter = parse(level)?;
         // Both fail only once the subscriber is gone, which is when there is no log any more.
-        let _ = self.lines.reload(layer(format));
+        let _ = self.lines.reload(layer(format, (self.output)()));
         let _ = self.filter.reload(filter);
         Ok(())
     }
@@ -81,16 +104,19 @@ fn parse(level: &str) -> Result<EnvFilter, LogError> {
     EnvFilter::builder().parse(level).map_err(|e| refuse(e.to_string()))
 }
 
-fn layer(format: LogFormat) -> Lines {
-    let stderr = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+fn layer(format: LogFormat, output: Output) -> Lines {
+    let Output { writer, colours } = output;
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
     match format {
-        LogFormat::Human => stderr.with_ansi(std::io::stderr().is_terminal()).with_target(false).boxed(),
-        LogFormat::Json => stderr.json().flatten_event(true).boxed(),
+        LogFormat::Human => lines.with_ansi(colours).with_target(false).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[test]
@@ -106,5 +132,43 @@ mod tests {
             let said = check(level).expect_err(level).to_string();
             assert!(said.starts_with("log.level: "), "{said}");
         }
+    }
+
+    static WRITTEN: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+    fn to_memory() -> Output {
+        struct Memory;
+        impl std::io::Write for Memory {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                WRITTEN.lock().expect("unpoisoned").write(bytes)
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        Output { writer: BoxMakeWriter::new(|| Memory), colours: false }
+    }
+
+    #[test]
+    fn format_and_level_can_be_turned_while_it_runs() {
+        let written = || String::from_utf8(std::mem::take(&mut *WRITTEN.lock().expect("unpoisoned"))).expect("text");
+        let (subscriber, handle) = build(LogFormat::Human, "info", to_memory).expect("built");
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::debug!("not yet");
+            tracing::info!(port = 9092, "listening");
+            let human = written();
+            assert!(human.ends_with(" INFO listening port=9092\n") && human.lines().count() == 1, "{human:?}");
+
+            handle.set(LogFormat::Json, "debug").expect("turned");
+            tracing::debug!(port = 9092, "listening");
+            let line = written();
+            let json: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
+            assert_eq!((json["level"].as_str(), json["message"].as_str()), (Some("DEBUG"), Some("listening")));
+            assert_eq!(json["port"], 9092);
+
+            assert!(handle.set(LogFormat::Human, "chatty").is_err());
+            tracing::debug!("as before");
+            assert!(written().starts_with('{'), "a level that is refused changes nothing");
+        });
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
-use turnout::admin::server::{MAX_CONNECTIONS, MAX_HEADER_BYTES};
+use turnout::admin::server::{HEADER_TIMEOUT, MAX_AGE, MAX_CONNECTIONS, MAX_HEADER_BYTES};
 use turnout::config::Admin;
 use turnout::gateway::status::ReloadReport;
 
@@ -186,6 +186,38 @@ async fn headers_without_end_are_cut_off() {
     let refused = String::from_utf8_lossy(&answer).starts_with("HTTP/1.1 431");
     assert!(refused || read.is_err(), "{}", String::from_utf8_lossy(&answer));
     assert_eq!(get(&daemon, "/livez").await.status, 200);
+}
+
+/// The clock is paused: it jumps to the next timer whenever nothing else is left to do.
+#[tokio::test(start_paused = true)]
+async fn headers_that_never_end_and_idle_connections_are_closed_in_time() {
+    let daemon = Daemon::start();
+    let address = daemon.server.http_address().expect("HTTP is on");
+    for begun in ["", "GET /livez HTTP/1.1\r\nhost:", "GET /livez HTTP/1.1\r\nhost: t\r\n\r\n"] {
+        let mut stream = TcpStream::connect(address).await.expect("connected");
+        stream.write_all(begun.as_bytes()).await.expect("sent");
+        let start = tokio::time::Instant::now();
+        let mut answer = Vec::new();
+        // A reset is an end too.
+        let _ = timeout(HEADER_TIMEOUT * 2, stream.read_to_end(&mut answer)).await.expect("closed in time");
+        let waited = start.elapsed();
+        assert!(waited >= HEADER_TIMEOUT && waited < HEADER_TIMEOUT * 2, "{begun:?}: {waited:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_nothing_is_closed_in_time() {
+    let daemon = Daemon::start();
+    daemon.fake.connections.store(1000, Ordering::Relaxed);
+    let mut stream = TcpStream::connect(daemon.server.http_address().expect("HTTP is on")).await.expect("connected");
+    let asked = 200;
+    let one = "GET /connections?limit=1000 HTTP/1.1\r\nhost: t\r\n\r\n";
+    stream.write_all(one.repeat(asked).as_bytes()).await.expect("sent");
+    tokio::time::sleep(MAX_AGE * 2).await;
+    let mut answers = Vec::new();
+    let _ = stream.read_to_end(&mut answers).await;
+    let whole = String::from_utf8_lossy(&answers).matches("HTTP/1.1 200").count();
+    assert!(whole > 0 && whole < asked, "{whole} of {asked} answers");
 }
 
 #[tokio::test]
