@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Owner and group may steer, others not.
 const SOCKET_MODE: u32 = 0o660;
 
-/// Why the control socket could not be had.
+/// Why the control socket could not be had. The message is whole: it has no source that a chain would repeat.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// Another daemon has it.
@@ -33,14 +33,14 @@ pub enum ControlError {
         path: PathBuf,
     },
     /// The host refused.
-    #[error("{path}: can't {action}: {source}")]
+    #[error("{path}: can't {action}: {reason}")]
     Io {
         /// The path that was worked on.
         path: PathBuf,
         /// What was tried.
         action: &'static str,
-        /// The host's reason.
-        source: io::Error,
+        /// The host's.
+        reason: io::Error,
     },
 }
 
@@ -107,7 +107,7 @@ impl ControlSocket {
 }
 
 fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> ControlError {
-    move |source| ControlError::Io { path: path.to_owned(), action, source }
+    move |reason| ControlError::Io { path: path.to_owned(), action, reason }
 }
 
 fn lock(path: &Path) -> Result<File, ControlError> {
@@ -141,12 +141,12 @@ fn lock(path: &Path) -> Result<File, ControlError> {
 fn refuse_unless_free(path: &Path) -> Result<(), ControlError> {
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(ControlError::Io { path: path.to_owned(), action: "look at it", source }),
+        Err(reason) => Err(ControlError::Io { path: path.to_owned(), action: "look at it", reason }),
         Ok(meta) if !meta.file_type().is_socket() => Err(ControlError::NotASocket { path: path.to_owned() }),
         Ok(_) => match UnixStream::connect(path) {
             Ok(_) => Err(ControlError::Foreign { path: path.to_owned() }),
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
-            Err(source) => Err(ControlError::Io { path: path.to_owned(), action: "see whether it is in use", source }),
+            Err(reason) => Err(ControlError::Io { path: path.to_owned(), action: "see whether it is in use", reason }),
         },
     }
 }

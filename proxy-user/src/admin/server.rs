@@ -37,20 +37,26 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// The same trouble is logged this often.
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Why the admin server could not listen.
+/// Why the admin server could not listen. The message is whole: it has no source that a chain would repeat.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// `admin.http`.
-    #[error("admin.http: can't listen on {address}: {source}")]
+    #[error("admin.http: can't listen on {address}: {reason}")]
     Http {
         /// The address.
         address: SocketAddr,
-        /// The host's reason.
-        source: io::Error,
+        /// The host's.
+        reason: io::Error,
     },
     /// `admin.socket`.
     #[error("admin.socket: {0}")]
-    Control(#[from] ControlError),
+    Control(ControlError),
+}
+
+impl From<ControlError> for BindError {
+    fn from(error: ControlError) -> Self {
+        Self::Control(error)
+    }
 }
 
 /// The running admin server. [`stop`](Self::stop) it, or drop it to end it at once.
@@ -180,7 +186,7 @@ fn bind_http(address: SocketAddr) -> Result<Http, BindError> {
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
-    let listener = bind().map_err(|source| BindError::Http { address, source })?;
+    let listener = bind().map_err(|reason| BindError::Http { address, reason })?;
     Ok(Http { configured: address, listener })
 }
 
@@ -194,7 +200,7 @@ fn serve_http(http: Http, operator: &Arc<dyn Operator>) -> Result<Listening<Sock
         let bound = listener.local_addr()?;
         Ok((bound, tokio::net::TcpListener::from_std(listener)?))
     };
-    let (bound, listener) = start().map_err(|source| BindError::Http { address: configured, source })?;
+    let (bound, listener) = start().map_err(|reason| BindError::Http { address: configured, reason })?;
     let (stop, stopping) = watch::channel(false);
     let router = router(Arc::clone(operator), Control::Refused);
     let task = tokio::spawn(accept_loop(Listener::Tcp(listener), router, stopping));
@@ -204,10 +210,10 @@ fn serve_http(http: Http, operator: &Arc<dyn Operator>) -> Result<Listening<Sock
 fn serve_control(bound: Bound, operator: &Arc<dyn Operator>) -> Result<Listening<PathBuf>, BindError> {
     let Bound { configured, socket } = bound;
     let (listener, file) = socket.into_parts();
-    let listener = tokio::net::UnixListener::from_std(listener).map_err(|source| ControlError::Io {
+    let listener = tokio::net::UnixListener::from_std(listener).map_err(|reason| ControlError::Io {
         path: configured.clone(),
         action: "serve it",
-        source,
+        reason,
     })?;
     let (stop, stopping) = watch::channel(false);
     let router = router(Arc::clone(operator), Control::Allowed);
