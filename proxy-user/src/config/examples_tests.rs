@@ -70,3 +70,43 @@ fn an_alias_repeats_a_value_in_the_two_clusters_example() {
     assert_eq!(audit, orders);
     assert_eq!((audit.frame, audit.idle), (Size::mib(50), Span::mins(5)));
 }
+
+#[test]
+fn what_a_config_serialises_to_loads_as_the_same_config() {
+    for name in ["minimal.yaml", "loopback-demo.yaml", "production.yaml", "two-clusters.yaml"] {
+        let (mut config, _) = example(name);
+        // The mask stands in for the password, so that is all that differs.
+        for sasl in config.clusters.values_mut().filter_map(|c| c.sasl.as_mut()) {
+            sasl.password = MASK.to_owned();
+        }
+        let json = serde_json::to_string(&config).expect("serialised");
+        let again = load_str(&json, name, &Environment::empty()).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(again, config, "{name}");
+        assert!(diff(&config, &again).is_empty(), "{name}");
+    }
+}
+
+proptest::proptest! {
+    /// A file in any state of being edited is accepted or refused: no panic, never a secret, always a place.
+    #[test]
+    fn a_damaged_example_is_accepted_or_refused_with_a_place(
+        edits in proptest::collection::vec((proptest::arbitrary::any::<proptest::sample::Index>(), 0usize..12, "\\PC{0,3}|[\\[\\]{}:,&*!|>'\"%@`#$\n\t ?-]{1,3}"), 1..6),
+    ) {
+        let text = std::fs::read_to_string(folder().join("production.yaml")).expect("readable");
+        let mut text: Vec<char> = text.chars().collect();
+        for (at, cut, insert) in edits {
+            let at = at.index(text.len());
+            let end = (at + cut).min(text.len());
+            text.splice(at..end, insert.chars());
+            if text.is_empty() {
+                break;
+            }
+        }
+        let text: String = text.into_iter().collect();
+        if let Err(error) = load_str(&text, "damaged.yaml", &environment()) {
+            proptest::prop_assert!(!error.to_string().contains("sesame"));
+            proptest::prop_assert!(!error.problems.is_empty());
+            proptest::prop_assert!(error.problems.iter().all(|p| p.position.is_some()));
+        }
+    }
+}
