@@ -31,6 +31,7 @@ use super::session::{Event, Session, View};
 use super::shared::{Phase, Shared};
 use crate::config;
 use crate::kafka::rewrite::{Seen, SeenBroker};
+use crate::metrics::Limit;
 use crate::upstream::{self, DialError, Endpoint, Observed, ObservedBroker, Target};
 
 /// A slow but honest client's pace: a begun frame has `incomplete_frame` plus its size at this many bytes a second.
@@ -41,6 +42,10 @@ const LINGER: Duration = Duration::from_secs(2);
 
 /// Bytes thrown away while lingering.
 const LINGER_BYTES: usize = 1024 * 1024;
+
+/// A dial may take this many times `connect_timeout` over all its candidates: two black holes, within the 30 s that
+/// clients wait for a request by default.
+const PATIENCE: u32 = 2;
 
 /// Reads and writes of one poll before other connections of the worker get their turn.
 const ROUNDS: u32 = 32;
@@ -91,6 +96,11 @@ struct Connection {
     /// The client sent what can't be passed on: the connection ends when its earlier requests are answered.
     ending: Option<CloseReason>,
 
+    /// Reading is paused because the other side takes no more.
+    client_paused: bool,
+    broker_paused: bool,
+    share: Share,
+
     phase: Phase,
     clock: Clock,
     timer: Pin<Box<Sleep>>,
@@ -99,6 +109,17 @@ struct Connection {
     host: String,
     shared: Arc<Shared>,
     record: Arc<ConnectionRecord>,
+}
+
+/// What this connection adds to the gauges.
+#[derive(Clone, Copy, Default)]
+struct Share {
+    in_flight: usize,
+    held: usize,
+}
+
+fn difference(was: usize, now: usize) -> i64 {
+    i64::try_from(now).unwrap_or(i64::MAX) - i64::try_from(was).unwrap_or(i64::MAX)
 }
 
 /// Times that decide over timeouts.
@@ -137,6 +158,9 @@ pub(crate) async fn serve(accepted: Accepted) {
         broker_eof: false,
         broker_deaf: false,
         ending: None,
+        client_paused: false,
+        broker_paused: false,
+        share: Share::default(),
         phase: phase.borrow_and_update().clone(),
         clock: Clock {
             accepted: now,
@@ -196,8 +220,32 @@ impl Connection {
         }
         self.requests.release();
         self.answers.release();
-        self.record.set_in_flight(self.session.in_flight());
+        self.gauge();
         self.poll_timers(cx, now, &config.limits)
+    }
+
+    /// Brings the gauges up to date with this connection's share.
+    fn gauge(&mut self) {
+        let metrics = &self.shared.metrics;
+        let now = Share { in_flight: self.session.in_flight(), held: self.session.held() };
+        let was = std::mem::replace(&mut self.share, now);
+        self.record.set_in_flight(now.in_flight);
+        metrics.in_flight.inc_by(difference(was.in_flight, now.in_flight));
+        metrics.held_bytes.inc_by(difference(was.held, now.held));
+
+        let client_paused = !self.client_eof && (self.session.throttled() || !self.requests.has_space());
+        let broker_paused = !self.broker_eof && !self.answers.has_space();
+        if client_paused && !self.client_paused {
+            metrics.client_read_pauses.inc();
+            if self.session.throttled() {
+                metrics.limit_hits.hit(Limit::InFlight);
+            }
+        }
+        if broker_paused && !self.broker_paused {
+            metrics.broker_read_pauses.inc();
+        }
+        self.client_paused = client_paused;
+        self.broker_paused = broker_paused;
     }
 
     /// One go at each socket. Whether any byte moved.
@@ -353,8 +401,13 @@ impl Connection {
                 candidates = cluster.candidates(Target::Bootstrap);
             }
             let timeout = cluster.connect_timeout();
-            self.broker =
-                Broker::Dialling(Box::pin(async move { upstream::dial(&candidates, timeout, timeout * 2).await }));
+            let seconds = self.shared.metrics.dial_seconds.clone();
+            self.broker = Broker::Dialling(Box::pin(async move {
+                let began = Instant::now();
+                let dialled = upstream::dial(&candidates, timeout, timeout * PATIENCE).await;
+                seconds.observe(began.elapsed().as_secs_f64());
+                dialled
+            }));
         }
         if let Broker::Dialling(dial) = &mut self.broker
             && let Poll::Ready(result) = dial.as_mut().poll(cx)
@@ -525,7 +578,10 @@ impl Connection {
 
     /// Says farewell: the reason is counted and logged, and the client gets a FIN behind its last answer.
     async fn finish(self, reason: &CloseReason, peer: SocketAddr) {
-        let Self { mut client, broker, client_dead, client_eof, shared, record, dialled, target, session, .. } = self;
+        let Self { mut client, broker, client_dead, client_eof, shared, record, dialled, target, session, share, .. } =
+            self;
+        shared.metrics.in_flight.inc_by(difference(share.in_flight, 0));
+        shared.metrics.held_bytes.inc_by(difference(share.held, 0));
         shared.closed(reason, peer, target, dialled.as_ref(), session.oldest());
         if matches!(reason, CloseReason::BrokerClosed { .. } | CloseReason::BrokerError(_)) {
             shared.cluster().poke();

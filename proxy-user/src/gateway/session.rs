@@ -177,6 +177,13 @@ impl Session {
         }
     }
 
+    /// Bytes of frames that are held whole until they are complete.
+    pub(crate) fn held(&self) -> usize {
+        let request = if let RequestState::Holding { frame, .. } = &self.request { frame.len() } else { 0 };
+        let answer = if let AnswerState::Holding { frame, .. } = &self.answer { frame.len() } else { 0 };
+        request + answer
+    }
+
     /// Nothing is half passed on in either direction and no answer is outstanding.
     pub(crate) fn at_rest(&self) -> bool {
         matches!(self.request, RequestState::Header) && self.in_flight() == 0
