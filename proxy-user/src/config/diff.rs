@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::model::{Config, MASK, Named, Sasl};
 use super::path::{KeyPath, Segment};
 
-/// Keys that only a restart applies: the thread pool and the operators' own sockets outlive a reload.
-pub const RESTART_KEYS: [&str; 3] = ["workers", "admin.http", "admin.socket"];
+/// Keys that only a restart applies: so far none, as threads, ports and the operators' sockets all move in a reload.
+pub const RESTART_KEYS: [&str; 0] = [];
 
 /// Whether a reload leaves this key as it was at the start.
 #[must_use]
