@@ -242,8 +242,8 @@ mod tests {
         for row in [
             "| `idle` | duration | `9m` | live |",
             "| `frame` | size | `100MiB` | live |",
-            "| `workers` | whole number from 1 to 1024 | one for each processor this process may use | restart |",
-            "| `http` | IP address and port, or `off` | `127.0.0.1:9090` | restart |",
+            "| `workers` | whole number from 1 to 1024 | one for each processor this process may use | live |",
+            "| `http` | IP address and port, or `off` | `127.0.0.1:9090` | live |",
             "| `bootstrap_port` | whole number from 1 to 65535 | required | live |",
             "| `listen` | list of IP address | `[\"0.0.0.0\", \"::\"]` | live |",
             "| `ca` | text | the host's | live | PEM file with the authorities to trust. |",
