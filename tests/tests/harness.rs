@@ -87,3 +87,18 @@ fn librdkafka_writes_and_reads() -> Result<()> {
 fn kafka_python_writes_and_reads() -> Result<()> {
     writes_and_reads(Family::KafkaPython)
 }
+
+#[test]
+fn franz_writes_and_reads() -> Result<()> {
+    writes_and_reads(Family::Franz)
+}
+
+#[test]
+fn sarama_writes_and_reads() -> Result<()> {
+    writes_and_reads(Family::Sarama)
+}
+
+#[test]
+fn kafkajs_writes_and_reads() -> Result<()> {
+    writes_and_reads(Family::Kafkajs)
+}
