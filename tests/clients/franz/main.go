@@ -232,10 +232,10 @@ func (s *session) consume(c *protocol.Command) (any, error) {
 		start = kgo.NewOffset().AtEnd()
 	}
 	options := append(slices.Clone(s.options), kgo.ConsumeTopics(c.Topic), kgo.ConsumeResetOffset(start),
-		kgo.DisableAutoCommit(), kgo.FetchMaxPartitionBytes(64<<20), kgo.FetchMaxBytes(64<<20),
+		kgo.FetchMaxPartitionBytes(64<<20), kgo.FetchMaxBytes(64<<20),
 		kgo.BrokerMaxReadBytes(512<<20))
 	if c.Mode != "assign" {
-		options = append(options, kgo.ConsumerGroup(c.Group))
+		options = append(options, kgo.ConsumerGroup(c.Group), kgo.DisableAutoCommit())
 	}
 	if c.Isolation == "read_committed" {
 		options = append(options, kgo.FetchIsolationLevel(kgo.ReadCommitted()))

@@ -36,7 +36,8 @@ impl Artifacts {
             std::fs::copy(&pom, &copy)?;
             let mut maven = command("mvn", &["--quiet", "--batch-mode", "dependency:copy-dependencies"]);
             maven.arg("-f").arg(copy).arg(format!("-DoutputDirectory={}", draft.display()));
-            process::run(maven, Duration::from_secs(600)).context("no Kafka jars: Maven (`mvn`) is missing or failed")?;
+            process::run(maven, Duration::from_secs(600))
+                .context("no Kafka jars: Maven (`mvn`) is missing or failed")?;
             let name = format!("kafka_2.13-{VERSION}.jar");
             anyhow::ensure!(draft.join(&name).exists(), "Maven did not bring {name}");
             Ok(())
@@ -57,7 +58,8 @@ impl Artifacts {
     pub fn java(&self, heap_mb: u32, extra: &[&Path]) -> Command {
         let log4j = paths::tests().join("kafka").join("log4j2.properties");
         let jars = self.libs.join("*");
-        let class_path: Vec<_> = extra.iter().copied().chain([jars.as_path()]).map(|p| p.display().to_string()).collect();
+        let class_path: Vec<_> =
+            extra.iter().copied().chain([jars.as_path()]).map(|p| p.display().to_string()).collect();
         let mut java = command("java", &["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]);
         java.arg(format!("-Xmx{heap_mb}m"))
             .arg(format!("-Dlog4j2.configurationFile={}", log4j.display()))

@@ -36,6 +36,11 @@ fn probe(broker: &Broker, expected: &BTreeSet<i32>) -> Result<()> {
     ensure!(metadata.controller_id.0 >= 0, "node {} knows no controller", broker.node_id());
     let request = InitProducerIdRequest::default().with_transactional_id(None).with_transaction_timeout_ms(60_000);
     let answer = connection.call(4, &request)?;
-    ensure!(answer.error_code == 0, "node {} answers InitProducerId with error {}", broker.node_id(), answer.error_code);
+    ensure!(
+        answer.error_code == 0,
+        "node {} answers InitProducerId with error {}",
+        broker.node_id(),
+        answer.error_code
+    );
     Ok(())
 }

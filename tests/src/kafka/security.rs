@@ -95,9 +95,11 @@ impl Certificates {
             let store = |name: &str| draft.join(name).display().to_string();
             let (key, trust, pem) = (store("broker.p12"), store("trust.p12"), store("ca.pem"));
             let common = ["-storetype", "PKCS12", "-storepass", Self::PASSWORD, "-alias", "broker"];
-            keytool(&["-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-validity", "3650"], &common, &[
-                "-dname", "CN=localhost", "-ext", &extension, "-ext", "bc:c", "-keystore", &key,
-            ])?;
+            keytool(
+                &["-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-validity", "3650"],
+                &common,
+                &["-dname", "CN=localhost", "-ext", &extension, "-ext", "bc:c", "-keystore", &key],
+            )?;
             keytool(&["-exportcert", "-rfc"], &common, &["-keystore", &key, "-file", &pem])?;
             keytool(&["-importcert", "-noprompt"], &common, &["-keystore", &trust, "-file", &pem])
         })?;

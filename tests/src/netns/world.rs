@@ -207,12 +207,9 @@ impl World {
                 near.netns.ip(&["link", "add", a, "type", "veth", "peer", "name", b, "netns", far.netns.name()])?;
                 None
             }
-            Some(seed) => Some(Relay::between(
-                (near.netns, &near.device),
-                (far.netns, &far.device),
-                Faults::none(),
-                seed,
-            )?),
+            Some(seed) => {
+                Some(Relay::between((near.netns, &near.device), (far.netns, &far.device), Faults::none(), seed)?)
+            }
         };
         for end in [near, far] {
             end.netns.ip(&["link", "set", &end.device, "up"])?;
@@ -253,12 +250,10 @@ impl End<'_> {
     fn is_up(&self) -> bool {
         let flags = Path::new("/proc/net/if_inet6");
         // An interface without carrier or administratively down has no IPv6 address in this table.
-        self.netns
-            .run(|| std::fs::read_to_string(flags))
-            .is_ok_and(|table| {
-                let table = table.unwrap_or_default();
-                table.lines().any(|line| line.split_whitespace().next_back() == Some(self.device.as_str()))
-            })
+        self.netns.run(|| std::fs::read_to_string(flags)).is_ok_and(|table| {
+            let table = table.unwrap_or_default();
+            table.lines().any(|line| line.split_whitespace().next_back() == Some(self.device.as_str()))
+        })
     }
 }
 

@@ -9,4 +9,6 @@ mod frame;
 
 pub use batch::Batch;
 pub use client::Client;
-pub use frame::{AnswerFrame, RequestFrame, answer, decode_answer, decode_request, frame, request, request_with_header};
+pub use frame::{
+    AnswerFrame, RequestFrame, answer, decode_answer, decode_request, frame, request, request_with_header,
+};

@@ -271,7 +271,8 @@ impl Gateway {
     /// Such a line was found.
     pub fn check_quiet(&self, expected: &[&str]) -> Result<()> {
         for line in self.log()?.lines() {
-            let is_loud = [" WARN ", " ERROR ", "\"WARN\"", "\"ERROR\"", "panicked at"].iter().any(|w| line.contains(w));
+            let is_loud =
+                [" WARN ", " ERROR ", "\"WARN\"", "\"ERROR\"", "panicked at"].iter().any(|w| line.contains(w));
             if is_loud && !expected.iter().any(|word| line.contains(word)) {
                 bail!("unexpected in the gateway's log: {line}");
             }
