@@ -43,21 +43,38 @@ pub fn register() -> PathBuf {
     paths::build().join("skips.txt")
 }
 
+/// What a test may return when it is skipped: `()`, or `Ok(())`.
+pub trait Skipped {
+    /// That value.
+    fn skipped() -> Self;
+}
+
+impl Skipped for () {
+    fn skipped() -> Self {}
+}
+
+impl<E> Skipped for Result<(), E> {
+    fn skipped() -> Self {
+        Ok(())
+    }
+}
+
 /// Registers the calling test as skipped. Use as `return harness::skip("needs root");`.
 ///
 /// The name is that of the test's thread, as the standard test runner sets it.
-pub fn skip(reason: impl AsRef<str>) {
+pub fn skip<T: Skipped>(reason: impl AsRef<str>) -> T {
     let thread = std::thread::current();
     record(thread.name().unwrap_or("unnamed test"), reason.as_ref());
+    T::skipped()
 }
 
 /// Like [`skip`], for a test of the real-Kafka suites: on CI (`CI=true`) these must run, so it fails there.
 ///
 /// # Panics
 /// On CI.
-pub fn skip_real_kafka(reason: impl AsRef<str>) {
+pub fn skip_real_kafka<T: Skipped>(reason: impl AsRef<str>) -> T {
     assert!(!is_ci(), "a real-Kafka test can't run, which CI refuses: {}", reason.as_ref());
-    skip(reason);
+    skip(reason)
 }
 
 /// Registers anything that is left out, e.g. one client family of a test that runs for the others.
@@ -80,7 +97,7 @@ pub fn record(name: &str, reason: &str) {
     }
 }
 
-/// Leaves the calling test (which returns `()`) with a registered skip unless this process is root.
+/// Leaves the calling test with a registered skip unless this process is root.
 #[macro_export]
 macro_rules! need_root {
     () => {

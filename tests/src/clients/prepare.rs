@@ -26,10 +26,12 @@ pub struct Prepared {
 /// # Errors
 /// The family's tools are missing or fail; the text says which.
 pub fn prepare(family: Family) -> Result<Prepared> {
-    let source = paths::tests().join("clients").join(family.name());
+    let source = clients().join(family.name());
     let dir = paths::build().join("clients").join(family.name());
     let artifacts = (family == Family::Java).then(Artifacts::prepare).transpose()?;
-    let fingerprint = paths::fingerprint(&files(&source)?, &[])?;
+    let mut inputs = files(&source)?;
+    inputs.extend(shared(family)?);
+    let fingerprint = paths::fingerprint(&inputs, &[])?;
     paths::once(&dir, &fingerprint, |draft| {
         eprintln!("preparing the client program {family} (once)");
         match family {
@@ -79,8 +81,7 @@ fn java(source: &Path, draft: &Path, artifacts: Option<&Artifacts>) -> Result<()
 
 fn python(source: &Path, draft: &Path) -> Result<()> {
     copy(source, draft)?;
-    let common = paths::tests().join("clients").join("protocol.py");
-    std::fs::copy(&common, draft.join("protocol.py"))?;
+    std::fs::copy(clients().join("protocol.py"), draft.join("protocol.py"))?;
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-compile"]);
     pip.arg("--target").arg(draft.join("packages")).arg("-r").arg(draft.join("requirements.txt"));
@@ -101,6 +102,19 @@ fn node(source: &Path, draft: &Path) -> Result<()> {
     process::run(npm, PATIENCE).map(drop).context("`npm` is missing or failed")
 }
 
+fn clients() -> PathBuf {
+    paths::tests().join("clients")
+}
+
+/// What programs of one language share, beside their folders.
+fn shared(family: Family) -> Result<Vec<PathBuf>> {
+    match family {
+        Family::Librdkafka | Family::KafkaPython => Ok(vec![clients().join("protocol.py")]),
+        Family::Franz | Family::Sarama => files(&clients().join("protocol-go")),
+        Family::Java | Family::Kafkajs => Ok(Vec::new()),
+    }
+}
+
 /// All files under a folder, in a stable order, without what tools leave there.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
@@ -115,10 +129,6 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         } else {
             found.push(path);
         }
-    }
-    // Shared by the two Python programs, beside their folders.
-    if found.iter().any(|file| file.ends_with("client.py")) {
-        found.push(paths::tests().join("clients").join("protocol.py"));
     }
     found.sort();
     Ok(found)

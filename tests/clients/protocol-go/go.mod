@@ -1,0 +1,3 @@
+module turnout.tests/protocol
+
+go 1.24
