@@ -1,7 +1,17 @@
 //! The harness proves itself against real Kafka, without a gateway.
 
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use anyhow::Result;
+use harness::clients::{Client, Consume, Family, Produce, Transaction};
 use harness::kafka::{self, Cluster, Listener};
+use harness::mock::{Mock, Reply};
+use harness::netns::{Link, World};
+use harness::raw;
+use harness::relay::{Direction, Faults};
+use kafka_protocol::messages::{ApiVersionsRequest, MetadataRequest, ProduceRequest};
 
 #[test]
 fn a_shared_cluster_of_three_racks_is_ready() -> Result<()> {
@@ -17,12 +27,16 @@ fn a_broker_can_be_frozen_killed_and_restarted() -> Result<()> {
     let cluster = Cluster::builder().node_ids(&[5]).start()?;
     let broker = cluster.broker(5)?;
     broker.freeze()?;
+<<<<<<< HEAD
     assert!(
         broker
             .connect()
             .and_then(|mut c| Ok(c.call(0, &kafka_protocol::messages::ApiVersionsRequest::default())?))
             .is_err()
     );
+=======
+    assert!(broker.connect().and_then(|mut c| c.call(0, &ApiVersionsRequest::default())).is_err());
+>>>>>>> harness
     broker.thaw()?;
     cluster.wait_ready()?;
     broker.kill();
@@ -30,8 +44,6 @@ fn a_broker_can_be_frozen_killed_and_restarted() -> Result<()> {
     broker.start()?;
     broker.restart()
 }
-
-use harness::clients::{Client, Consume, Family, Produce, Transaction};
 
 fn writes_and_reads(family: Family) -> Result<()> {
     let cluster = kafka::shared()?;
@@ -77,7 +89,6 @@ fn the_admin_sweep_is_repeatable() -> Result<()> {
     let second = client.admin_sweep(&kafka::unique("sweep"))?;
     assert_eq!(first.missing, Vec::<String>::new());
     for (method, result) in &first.methods {
-        if std::env::var("SHOW").is_ok() { println!("{method}: {result}"); }
         assert_eq!(result, &second.methods[method], "{method}");
     }
     client.close()
@@ -91,4 +102,152 @@ fn librdkafka_writes_and_reads() -> Result<()> {
 #[test]
 fn kafka_python_writes_and_reads() -> Result<()> {
     writes_and_reads(Family::KafkaPython)
+}
+
+#[test]
+fn franz_writes_and_reads() -> Result<()> {
+    writes_and_reads(Family::Franz)
+}
+
+#[test]
+fn sarama_writes_and_reads() -> Result<()> {
+    writes_and_reads(Family::Sarama)
+}
+
+#[test]
+fn kafkajs_writes_and_reads() -> Result<()> {
+    writes_and_reads(Family::Kafkajs)
+}
+
+/// Sends `count` numbered datagrams from the gateway host to client host 0 and returns what arrives, in order.
+fn datagrams(world: &World, count: u32) -> Result<Vec<Vec<u8>>> {
+    let to = (world.client(0).v4, 5000);
+    let receiver = world.client(0).netns.run(|| UdpSocket::bind(to))??;
+    receiver.set_read_timeout(Some(Duration::from_millis(500)))?;
+    let sender = world.gateway().netns.run(|| UdpSocket::bind((world.gateway_seen_by(0), 0)))??;
+    let mut arrived = Vec::new();
+    let mut buffer = [0; 2048];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..count {
+                let mut packet = [7; 500];
+                packet[..4].copy_from_slice(&number.to_be_bytes());
+                sender.send_to(&packet, to).expect("the gateway host has a route to the client");
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        while let Ok(len) = receiver.recv(&mut buffer) {
+            arrived.push(buffer[..len].to_vec());
+        }
+    });
+    Ok(arrived)
+}
+
+fn numbers(arrived: &[Vec<u8>]) -> Vec<u32> {
+    arrived.iter().filter_map(|packet| packet.first_chunk::<4>().map(|n| u32::from_be_bytes(*n))).collect()
+}
+
+#[test]
+fn each_fault_of_the_relay_really_happens() -> Result<()> {
+    harness::need_root!();
+    let world = World::builder().brokers(1).relay(Link::Client(0), 42).build()?;
+    let relay = world.relay(Link::Client(0))?;
+    let all: Vec<u32> = (0..300).collect();
+
+    assert_eq!(numbers(&datagrams(&world, 300)?), all, "a transparent relay");
+
+    relay.set(Faults { loss: 0.2, ..Faults::none() });
+    let arrived = numbers(&datagrams(&world, 300)?);
+    assert!((180..295).contains(&arrived.len()), "loss: {} of 300", arrived.len());
+
+    relay.set(Faults { duplicate: 0.2, ..Faults::none() });
+    let arrived = numbers(&datagrams(&world, 300)?);
+    assert!((310..420).contains(&arrived.len()), "duplication: {} of 300", arrived.len());
+
+    relay.set(Faults { reorder: 0.2, hold_back: Duration::from_millis(5), ..Faults::none() });
+    let arrived = numbers(&datagrams(&world, 300)?);
+    assert_eq!(arrived.len(), 300);
+    assert!(!arrived.is_sorted(), "reordering");
+
+    // The receiver's IP and UDP checksums catch the damage, so a damaged datagram is a lost one.
+    relay.set(Faults { damage: 0.2, ..Faults::none() });
+    let arrived = numbers(&datagrams(&world, 300)?);
+    assert!((180..295).contains(&arrived.len()), "damage: {} of 300", arrived.len());
+    assert!(relay.counts(Direction::Outward).damaged > 5);
+
+    relay.set(Faults { delay: Duration::from_millis(100), ..Faults::none() });
+    let begin = Instant::now();
+    assert_eq!(numbers(&datagrams(&world, 1)?), [0]);
+    assert!(begin.elapsed() >= Duration::from_millis(100), "delay");
+
+    relay.set(Faults { rate: Some(100_000), ..Faults::none() });
+    let begin = Instant::now();
+    assert_eq!(datagrams(&world, 100)?.len(), 100);
+    assert!(begin.elapsed() >= Duration::from_millis(500), "50 kB at 100 kB/s: {:?}", begin.elapsed());
+    Ok(())
+}
+
+#[test]
+fn a_cluster_in_namespaces_loses_and_regains_a_broker_by_its_link() -> Result<()> {
+    harness::need_root!();
+    let world = Arc::new(World::builder().build()?);
+    let cluster = Cluster::builder().brokers(3).racks(&["az1", "az2", "az3"]).world(&world).start()?;
+    let mut client = Client::start_in(Family::Librdkafka, &world.client(0).netns)?;
+    client.connect(&cluster.bootstrap())?;
+    let topic = kafka::unique("cut");
+    client.create_topic(&topic, 3)?;
+    client.produce(&Produce::to(&topic).partitions(3).count(300))?;
+
+    cluster.cut(2)?;
+    let address = cluster.broker(2)?.plaintext();
+    let reach = || harness::raw::blocking::dial(address, Some(&world.client(0).netns), Duration::from_millis(500));
+    assert!(reach().is_err(), "a cut broker must not answer");
+    // The broker is fenced after its session of 9 s, then the other two lead all partitions.
+    client.produce(&Produce::to(&topic).partitions(3).first(300).count(300))?;
+    cluster.restore(2)?;
+    cluster.wait_ready()?;
+    assert!(reach().is_ok());
+    client.consume(&Consume::from(&topic).count(600))?.check_complete(600)?;
+    client.close()
+}
+
+#[tokio::test]
+async fn a_raw_client_and_a_mock_talk_in_pieces_and_misbehave() -> Result<()> {
+    let mock = Mock::builder()
+        .brokers(&[7, 9])
+        .script(|request| match request.frame.api_key {
+            0 => Reply::Reset,
+            3 if request.index == 1 => Reply::WrongCorrelation,
+            3 if request.index == 2 => Reply::CloseAfter(bytes::Bytes::from_static(&[0, 0, 1])),
+            _ => Reply::Default,
+        })
+        .start()
+        .await?;
+    let mut client = raw::Client::connect(mock.address(7)?).await?;
+    let request = raw::request(9, 1, &MetadataRequest::default())?;
+    client.send_cut(&request, &[1, 5, request.len() - 1], Duration::from_millis(5)).await?;
+    let metadata = client.read_answer().await?.decode::<MetadataRequest>(9)?;
+    let nodes: Vec<_> = metadata.brokers.iter().map(|broker| broker.node_id.0).collect();
+    assert_eq!(nodes, [7, 9]);
+    client.send_request(9, &MetadataRequest::default()).await?;
+    assert_eq!(client.read_answer().await?.correlation_id, 2, "the mock was asked for a wrong id");
+    client.send_request(9, &MetadataRequest::default()).await?;
+    assert!(client.read_frame().await.is_err(), "the mock closed inside a frame");
+
+    let mut client = raw::Client::connect(mock.address(9)?).await?;
+    client.send_request(9, &ProduceRequest::default()).await?;
+    assert_eq!(client.read_to_end().await?, None, "the mock was asked for a reset");
+    let seen: Vec<_> = mock.received().iter().map(|r| (r.node_id, r.frame.api_key)).collect();
+    assert_eq!(seen, [(7, 3), (7, 3), (7, 3), (9, 0)]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_raw_client_talks_to_a_broker() -> Result<()> {
+    let cluster = kafka::shared()?;
+    let address = cluster.broker(1)?.plaintext();
+    let mut client = raw::Client::connect(address).await?;
+    let table = client.call(0, &ApiVersionsRequest::default()).await?;
+    assert!(table.api_keys.iter().any(|range| range.api_key == 78), "share fetch is known to this release");
+    Ok(())
 }

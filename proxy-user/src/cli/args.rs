@@ -93,6 +93,28 @@ pub(super) enum Command {
         format: TextFormat,
     },
 
+    /// Load the kernel programs on an interface without the daemon; they stay until `detach`
+    ///
+    /// So far there is one, the probe: it counts packets by what they are and passes every one. Needs root, or CAP_BPF,
+    /// CAP_NET_ADMIN and CAP_PERFMON.
+    #[command(after_help = "Example:\n  turnout attach eth0")]
+    Attach {
+        /// A network interface whose driver runs XDP
+        interface: String,
+        #[command(flatten)]
+        pins: Pins,
+    },
+
+    /// Print what attached kernel programs counted, and take them off
+    #[command(after_help = "Example:\n  turnout detach")]
+    Detach {
+        /// How to print the counters
+        #[arg(long, value_enum, default_value_t = TableFormat::Table)]
+        format: TableFormat,
+        #[command(flatten)]
+        pins: Pins,
+    },
+
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  turnout completions bash > /etc/bash_completion.d/turnout")]
     Completions {
@@ -118,10 +140,6 @@ pub(super) enum Later {
     Admission(Rest),
     #[command(hide = true, disable_help_flag = true)]
     Verify(Rest),
-    #[command(hide = true, disable_help_flag = true)]
-    Attach(Rest),
-    #[command(hide = true, disable_help_flag = true)]
-    Detach(Rest),
 }
 
 impl Later {
@@ -132,8 +150,6 @@ impl Later {
             Self::Racks(_) => "racks",
             Self::Admission(_) => "admission",
             Self::Verify(_) => "verify",
-            Self::Attach(_) => "attach",
-            Self::Detach(_) => "detach",
         }
     }
 }
@@ -192,6 +208,13 @@ impl ExplainArgs {
             virtual_cluster: virtual_cluster.clone(),
         }
     }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Pins {
+    /// Where they are pinned, on a bpffs
+    #[arg(long, default_value = crate::kernel::PIN_DIRECTORY, value_name = "PATH")]
+    pub(super) pin: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,7 @@
 mod args;
 mod daemon;
 mod explain;
+mod kernel_programs;
 pub mod logging;
 
 mod run;
@@ -87,6 +88,8 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         Command::Drain { wait, socket } => remote(async { drain(&Client::new(&socket.socket), wait).await }),
         Command::Version => Ok(Outcome::done(concat!("turnout ", env!("CARGO_PKG_VERSION"), "\n"))),
         Command::Doctor { format } => doctor(format.is_json()),
+        Command::Attach { interface, pins } => kernel_programs::attach(&pins.pin, &interface).map(Outcome::done),
+        Command::Detach { format, pins } => kernel_programs::detach(&pins.pin, format.is_json()).map(Outcome::done),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "turnout", &mut script);

@@ -69,7 +69,7 @@ fn a_wrong_command_line_exits_with_2_and_says_what_is_wrong() {
 #[test]
 fn commands_of_later_parts_are_refused_with_1_and_are_not_in_the_help() {
     let help = stdout(&turnout(&["--help"]));
-    for name in ["top", "branch", "racks", "admission", "verify", "attach", "detach"] {
+    for name in ["top", "branch", "racks", "admission", "verify"] {
         let output = turnout(&[name, "list", "--anything", "-x"]);
         assert_eq!((code(&output), stderr(&output)), (1, format!("turnout: {name}: not built yet\n")));
         assert!(!help.lines().any(|l| l.trim_start().starts_with(&format!("{name} "))), "{help}");
