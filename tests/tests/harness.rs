@@ -27,16 +27,7 @@ fn a_broker_can_be_frozen_killed_and_restarted() -> Result<()> {
     let cluster = Cluster::builder().node_ids(&[5]).start()?;
     let broker = cluster.broker(5)?;
     broker.freeze()?;
-<<<<<<< HEAD
-    assert!(
-        broker
-            .connect()
-            .and_then(|mut c| Ok(c.call(0, &kafka_protocol::messages::ApiVersionsRequest::default())?))
-            .is_err()
-    );
-=======
     assert!(broker.connect().and_then(|mut c| c.call(0, &ApiVersionsRequest::default())).is_err());
->>>>>>> harness
     broker.thaw()?;
     cluster.wait_ready()?;
     broker.kill();
