@@ -9,6 +9,7 @@
 //! | [`raw`] | a client that sends and reads frames cut at will |
 //! | [`mock`] | a scriptable broker |
 //! | [`relay`] | a packet relay that delays, reorders, doubles, damages and drops by a seed |
+//! | [`procfs`] | whom a process is connected to, and the most memory it had |
 //! | [`skip`] | the register of tests that could not run here |
 //!
 //! A suite that only needs a healthy cluster shares one per test binary ([`kafka::shared`]); a suite that hurts
@@ -21,6 +22,7 @@ pub mod netns;
 pub mod paths;
 pub mod ports;
 pub mod process;
+pub mod procfs;
 pub mod raw;
 pub mod relay;
 pub mod rundir;
