@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use harness::clients::{Client, Consume, Family, Produce, Transaction};
+use harness::clients::{Client, Consume, Family, Produce, Sasl, Transaction, is_kafka_error};
 use harness::kafka::{self, Cluster, Listener};
 use harness::mock::{Mock, Reply};
 use harness::netns::{Link, World};
@@ -182,6 +182,7 @@ fn each_fault_of_the_relay_really_happens() -> Result<()> {
 fn a_cluster_in_namespaces_loses_and_regains_a_broker_by_its_link() -> Result<()> {
     harness::need_root!();
     let world = Arc::new(World::builder().build()?);
+    let _heavy = kafka::heavy()?;
     let cluster = Cluster::builder().brokers(3).racks(&["az1", "az2", "az3"]).world(&world).start()?;
     let mut client = Client::start_in(Family::Librdkafka, &world.client(0).netns)?;
     client.connect(&cluster.bootstrap())?;
@@ -241,4 +242,105 @@ async fn a_raw_client_talks_to_a_broker() -> Result<()> {
     let table = client.call(0, &ApiVersionsRequest::default()).await?;
     assert!(table.api_keys.iter().any(|range| range.api_key == 78), "share fetch is known to this release");
     Ok(())
+}
+
+fn login(mechanism: &str, user: &str) -> Sasl {
+    Sasl { mechanism: mechanism.into(), username: user.into(), password: format!("{user}-secret") }
+}
+
+#[test]
+fn every_family_logs_in_and_names_a_denied_topic() -> Result<()> {
+    let cluster = kafka::shared()?;
+    let bootstrap = cluster.bootstrap_of(Listener::Sasl)?;
+    for family in Family::available() {
+        let topic = kafka::unique("denied");
+        let mut client = Client::start(family)?;
+        client.connect_sasl(&bootstrap, &login("SCRAM-SHA-512", "alice"), None)?;
+        client.create_topic(&topic, 1)?;
+        client.produce(&Produce::to(&topic).count(10))?;
+        client.connect_sasl(&bootstrap, &login("PLAIN", "bob"), None)?;
+        let error = client.produce(&Produce::to(&topic).count(10)).expect_err("bob may not write");
+        assert!(is_kafka_error(&error, "TOPIC_AUTHORIZATION_FAILED"), "{family}: {error:#}");
+        client.close()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_family_speaks_tls() -> Result<()> {
+    let cluster = kafka::shared()?;
+    let bootstrap = cluster.bootstrap_of(Listener::Tls)?;
+    let authority = cluster.certificates()?.ca_pem();
+    for family in Family::available() {
+        let mut client = Client::start(family)?;
+        client.connect_with(&bootstrap, serde_json::json!({"tls_ca": authority}))?;
+        assert_eq!(client.metadata(&[])?.brokers.len(), 3, "{family}");
+        client.close()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn all_families_read_the_same_bytes_in_every_codec() -> Result<()> {
+    let cluster = kafka::shared()?;
+    let mut reader = Client::start(Family::Java)?;
+    reader.connect(&cluster.bootstrap())?;
+    for family in Family::available() {
+        let mut writer = Client::start(family)?;
+        writer.connect(&cluster.bootstrap())?;
+        let mut read = Vec::new();
+        for codec in ["none", "gzip", "snappy", "lz4", "zstd"].into_iter().filter(|codec| family.has_codec(codec)) {
+            let topic = kafka::unique(codec);
+            reader.create_topic(&topic, 1)?;
+            writer.produce(&Produce::to(&topic).codec(codec).count(50))?;
+            read.push(reader.consume(&Consume::from(&topic).count(50))?);
+        }
+        assert!(read.windows(2).all(|pair| pair[0] == pair[1]), "{family}: {read:?}");
+        writer.close()?;
+    }
+    reader.close()
+}
+
+#[test]
+fn new_groups_and_share_groups_read_everything() -> Result<()> {
+    let cluster = kafka::shared()?;
+    let topic = kafka::unique("groups");
+    let mut java = Client::start(Family::Java)?;
+    java.connect(&cluster.bootstrap())?;
+    java.create_topic(&topic, 3)?;
+    java.produce(&Produce::to(&topic).partitions(3).count(200).idempotent(true))?;
+    java.consume(&Consume::from(&topic).consumer_group(&kafka::unique("new")).count(200))?.check_complete(200)?;
+    let share = kafka::unique("share");
+    // A share group begins at the end, which it fixes when it first looks.
+    java.send(
+        "share_consume",
+        serde_json::json!({"topic": topic, "group": share, "count": 300, "timeout_ms": 60_000}),
+    )?;
+    let mut writer = Client::start(Family::Librdkafka)?;
+    writer.connect(&cluster.bootstrap())?;
+    std::thread::sleep(Duration::from_secs(8));
+    writer.produce(&Produce::to(&topic).partitions(3).first(200).count(300))?;
+    let shared = java.receive()?;
+    assert_eq!((shared["count"].as_u64(), shared["distinct"].as_u64()), (Some(300), Some(300)));
+    let group = kafka::unique("new");
+    writer.consume(&Consume::from(&topic).consumer_group(&group).count(500))?.check_complete(500)?;
+    Ok(())
+}
+
+#[test]
+fn records_survive_a_rough_link() -> Result<()> {
+    harness::need_root!();
+    harness::full_tier!();
+    let world = Arc::new(World::builder().brokers(1).relay(Link::Client(0), 7).build()?);
+    let cluster = Cluster::builder().world(&world).start()?;
+    let mut client = Client::start_in(Family::Librdkafka, &world.client(0).netns)?;
+    client.connect(&cluster.bootstrap())?;
+    let topic = kafka::unique("rough");
+    client.create_topic(&topic, 3)?;
+    world.relay(Link::Client(0))?.set(Faults::rough());
+    client.produce(&Produce::to(&topic).partitions(3).count(1000).idempotent(true))?;
+    client.consume(&Consume::from(&topic).count(1000))?.check_complete(1000)?;
+    let counts = world.relay(Link::Client(0))?.counts(Direction::Inward);
+    assert!(counts.held_back > 0, "{counts:?}");
+    client.close()
 }

@@ -18,7 +18,7 @@ mod storage;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -176,15 +176,13 @@ pub fn shared() -> Result<&'static Cluster> {
     cluster.as_ref().map_err(|error| anyhow::anyhow!("the shared cluster could not be started: {error}"))
 }
 
-/// Makes two processes of this host never run heavy clusters at once: hold the guard for the life of the cluster.
+/// One heavy cluster at a time, over all test processes of this host: hold the guard for the life of the cluster.
 ///
-/// Two clusters of three brokers are the most that two cores carry.
+/// Two clusters of three brokers are the most that two cores carry, and the shared one counts.
 ///
 /// # Errors
 /// The lock file can't be made.
 pub fn heavy() -> Result<crate::paths::FileLock> {
-    static WITHIN: Mutex<()> = Mutex::new(());
-    let _order = WITHIN.lock().unwrap_or_else(PoisonError::into_inner);
     crate::paths::FileLock::acquire(&std::env::temp_dir().join("turnout-heavy-cluster.lock"))
 }
 
