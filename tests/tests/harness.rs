@@ -11,6 +11,7 @@ use harness::mock::{Mock, Reply};
 use harness::netns::{Link, World};
 use harness::raw;
 use harness::relay::{Direction, Faults};
+use harness::turnout::Gateway;
 use kafka_protocol::messages::{ApiVersionsRequest, MetadataRequest, ProduceRequest};
 
 #[test]
@@ -343,4 +344,45 @@ fn records_survive_a_rough_link() -> Result<()> {
     let counts = world.relay(Link::Client(0))?.counts(Direction::Inward);
     assert!(counts.held_back > 0, "{counts:?}");
     client.close()
+}
+
+/// As much of the gateway's outside as the harness relies on.
+const STAND_IN: &str = r##"#!/usr/bin/env python3
+import http.server, re, signal, sys
+config = open(sys.argv[sys.argv.index("--config") + 1]).read()
+host, port = re.search(r'http: "([^":]+):(\d+)"', config).groups()
+signal.signal(signal.SIGHUP, lambda *_: print("INFO reloaded", file=sys.stderr, flush=True))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+class Admin(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b'requests_total{api="Fetch"} 3\nrequests_total{api="Produce"} 4\n'
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body if self.path == "/metrics" else b"ready")
+http.server.HTTPServer((host, int(port)), Admin).serve_forever()
+"##;
+
+#[test]
+fn a_gateway_is_started_asked_signalled_and_stopped() -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir()?;
+    let binary = dir.path().join("turnout");
+    std::fs::write(&binary, STAND_IN)?;
+    std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755))?;
+
+    let gateway = Gateway::before_addresses("127.0.0.1:1", 3).binary(&binary).start()?;
+    assert!(gateway.config()?.contains("bootstrap: [\"127.0.0.1:1\"]"));
+    assert!(gateway.owns(&gateway.bootstrap()) && gateway.owns(&gateway.broker_addr(3)?.to_string()));
+    assert!(!gateway.owns("127.0.0.1:1") && gateway.broker_addr(2).is_err());
+    assert_eq!(gateway.metrics()?.sum("requests_total", &[]), 7.0);
+    assert!(gateway.resident_bytes()? > 1 << 20);
+    gateway.check_quiet(&[])?;
+    gateway.signal(libc::SIGHUP)?;
+    gateway.wait_log(&["reloaded"], Duration::from_secs(5))?;
+    assert!(gateway.check_quiet(&[]).is_ok() && gateway.status().is_err());
+    assert!(gateway.stop(Duration::from_secs(5))?.success());
+
+    let error = Gateway::before_addresses("127.0.0.1:1", 3).binary("/bin/false".as_ref()).start().unwrap_err();
+    assert!(format!("{error:#}").contains("ended at start"), "{error:#}");
+    Ok(())
 }

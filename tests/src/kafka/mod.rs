@@ -18,7 +18,7 @@ mod storage;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -42,7 +42,6 @@ pub struct Cluster {
     artifacts: Artifacts,
     users: Vec<User>,
     certificates: Option<Certificates>,
-    world: Option<Arc<World>>,
     // Last, so that brokers end before their directory goes.
     dir: RunDir,
 }
@@ -147,9 +146,9 @@ impl Cluster {
     }
 
     fn link(&self, node_id: i32) -> Result<(&World, Link)> {
-        let world = self.world.as_deref().context("a loopback cluster has no links to cut; start it in a World")?;
-        let position = self.brokers.keys().position(|id| *id == node_id);
-        Ok((world, Link::Broker(position.with_context(|| format!("the cluster has no node {node_id}"))?)))
+        let place = self.broker(node_id)?.place.as_ref();
+        let (world, index) = place.context("a loopback cluster has no links to cut; start it in a World")?;
+        Ok((world, Link::Broker(*index)))
     }
 }
 
