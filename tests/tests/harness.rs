@@ -16,6 +16,7 @@ use kafka_protocol::messages::{ApiVersionsRequest, MetadataRequest, ProduceReque
 
 #[test]
 fn a_shared_cluster_of_three_racks_is_ready() -> Result<()> {
+    harness::need_kafka!();
     let cluster = kafka::shared()?;
     let racks: Vec<_> = cluster.brokers().map(|broker| broker.rack().unwrap_or_default()).collect();
     assert_eq!(racks, ["az1", "az2", "az3"]);
@@ -25,6 +26,7 @@ fn a_shared_cluster_of_three_racks_is_ready() -> Result<()> {
 
 #[test]
 fn a_broker_can_be_frozen_killed_and_restarted() -> Result<()> {
+    harness::need_kafka!();
     let cluster = Cluster::builder().node_ids(&[5]).start()?;
     let broker = cluster.broker(5)?;
     broker.freeze()?;
@@ -38,6 +40,8 @@ fn a_broker_can_be_frozen_killed_and_restarted() -> Result<()> {
 }
 
 fn writes_and_reads(family: Family) -> Result<()> {
+    harness::need_kafka!();
+    harness::need_client!(family);
     let cluster = kafka::shared()?;
     let mut client = Client::start(family)?;
     client.connect(&cluster.bootstrap())?;
@@ -74,6 +78,7 @@ fn java_writes_and_reads() -> Result<()> {
 
 #[test]
 fn the_admin_sweep_is_repeatable() -> Result<()> {
+    harness::need_kafka!();
     let cluster = kafka::shared()?;
     let mut client = Client::start(Family::Java)?;
     client.connect(&cluster.bootstrap())?;
@@ -182,6 +187,7 @@ fn each_fault_of_the_relay_really_happens() -> Result<()> {
 #[test]
 fn a_cluster_in_namespaces_loses_and_regains_a_broker_by_its_link() -> Result<()> {
     harness::need_root!();
+    harness::need_kafka!();
     let world = Arc::new(World::builder().build()?);
     let _heavy = kafka::heavy()?;
     let cluster = Cluster::builder().brokers(3).racks(&["az1", "az2", "az3"]).world(&world).start()?;
@@ -237,6 +243,7 @@ async fn a_raw_client_and_a_mock_talk_in_pieces_and_misbehave() -> Result<()> {
 
 #[tokio::test]
 async fn a_raw_client_talks_to_a_broker() -> Result<()> {
+    harness::need_kafka!();
     let cluster = kafka::shared()?;
     let address = cluster.broker(1)?.plaintext();
     let mut client = raw::Client::connect(address).await?;
@@ -251,6 +258,7 @@ fn login(mechanism: &str, user: &str) -> Sasl {
 
 #[test]
 fn every_family_logs_in_and_names_a_denied_topic() -> Result<()> {
+    harness::need_kafka!();
     let cluster = kafka::shared()?;
     let bootstrap = cluster.bootstrap_of(Listener::Sasl)?;
     for family in Family::available() {
@@ -269,6 +277,7 @@ fn every_family_logs_in_and_names_a_denied_topic() -> Result<()> {
 
 #[test]
 fn every_family_speaks_tls() -> Result<()> {
+    harness::need_kafka!();
     let cluster = kafka::shared()?;
     let bootstrap = cluster.bootstrap_of(Listener::Tls)?;
     let authority = cluster.certificates()?.ca_pem();
@@ -283,6 +292,7 @@ fn every_family_speaks_tls() -> Result<()> {
 
 #[test]
 fn all_families_read_the_same_bytes_in_every_codec() -> Result<()> {
+    harness::need_kafka!();
     let cluster = kafka::shared()?;
     let mut reader = Client::start(Family::Java)?;
     reader.connect(&cluster.bootstrap())?;
@@ -304,6 +314,7 @@ fn all_families_read_the_same_bytes_in_every_codec() -> Result<()> {
 
 #[test]
 fn new_groups_and_share_groups_read_everything() -> Result<()> {
+    harness::need_kafka!();
     let cluster = kafka::shared()?;
     let topic = kafka::unique("groups");
     let mut java = Client::start(Family::Java)?;
@@ -332,6 +343,7 @@ fn new_groups_and_share_groups_read_everything() -> Result<()> {
 fn records_survive_a_rough_link() -> Result<()> {
     harness::need_root!();
     harness::full_tier!();
+    harness::need_kafka!();
     let world = Arc::new(World::builder().brokers(1).relay(Link::Client(0), 7).build()?);
     let cluster = Cluster::builder().world(&world).start()?;
     let mut client = Client::start_in(Family::Librdkafka, &world.client(0).netns)?;
