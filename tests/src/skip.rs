@@ -107,6 +107,26 @@ macro_rules! need_root {
     };
 }
 
+/// Leaves the calling test with a registered skip where Kafka's jars can't be had; on CI it fails instead.
+#[macro_export]
+macro_rules! need_kafka {
+    () => {
+        if let Err(error) = $crate::kafka::Artifacts::prepare() {
+            return $crate::skip::skip_real_kafka(format!("{error:#}"));
+        }
+    };
+}
+
+/// Leaves the calling test with a registered skip where this client family can't be prepared; on CI it fails instead.
+#[macro_export]
+macro_rules! need_client {
+    ($family:expr) => {
+        if let Err(error) = $crate::clients::prepare($family) {
+            return $crate::skip::skip_real_kafka(format!("{error:#}"));
+        }
+    };
+}
+
 /// Leaves the calling test with a registered skip unless the run is of the full tier.
 #[macro_export]
 macro_rules! full_tier {

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use harness::clients::{Client, Consume, Family, Produce, Transaction};
+use harness::clients::{Client, Consume, Family, Produce, Sasl, Transaction, is_kafka_error};
 use harness::kafka::{self, Cluster, Listener};
 use harness::mock::{Mock, Reply};
 use harness::netns::{Link, World};
 use harness::raw;
 use harness::relay::{Direction, Faults};
+use harness::turnout::Gateway;
 use kafka_protocol::messages::{ApiVersionsRequest, MetadataRequest, ProduceRequest};
 
 #[test]
 fn a_shared_cluster_of_three_racks_is_ready() -> Result<()> {
+    harness::need_kafka!();
     let cluster = kafka::shared()?;
     let racks: Vec<_> = cluster.brokers().map(|broker| broker.rack().unwrap_or_default()).collect();
     assert_eq!(racks, ["az1", "az2", "az3"]);
@@ -24,6 +26,7 @@ fn a_shared_cluster_of_three_racks_is_ready() -> Result<()> {
 
 #[test]
 fn a_broker_can_be_frozen_killed_and_restarted() -> Result<()> {
+    harness::need_kafka!();
     let cluster = Cluster::builder().node_ids(&[5]).start()?;
     let broker = cluster.broker(5)?;
     broker.freeze()?;
@@ -37,6 +40,8 @@ fn a_broker_can_be_frozen_killed_and_restarted() -> Result<()> {
 }
 
 fn writes_and_reads(family: Family) -> Result<()> {
+    harness::need_kafka!();
+    harness::need_client!(family);
     let cluster = kafka::shared()?;
     let mut client = Client::start(family)?;
     client.connect(&cluster.bootstrap())?;
@@ -73,6 +78,7 @@ fn java_writes_and_reads() -> Result<()> {
 
 #[test]
 fn the_admin_sweep_is_repeatable() -> Result<()> {
+    harness::need_kafka!();
     let cluster = kafka::shared()?;
     let mut client = Client::start(Family::Java)?;
     client.connect(&cluster.bootstrap())?;
@@ -181,7 +187,9 @@ fn each_fault_of_the_relay_really_happens() -> Result<()> {
 #[test]
 fn a_cluster_in_namespaces_loses_and_regains_a_broker_by_its_link() -> Result<()> {
     harness::need_root!();
+    harness::need_kafka!();
     let world = Arc::new(World::builder().build()?);
+    let _heavy = kafka::heavy()?;
     let cluster = Cluster::builder().brokers(3).racks(&["az1", "az2", "az3"]).world(&world).start()?;
     let mut client = Client::start_in(Family::Librdkafka, &world.client(0).netns)?;
     client.connect(&cluster.bootstrap())?;
@@ -235,10 +243,158 @@ async fn a_raw_client_and_a_mock_talk_in_pieces_and_misbehave() -> Result<()> {
 
 #[tokio::test]
 async fn a_raw_client_talks_to_a_broker() -> Result<()> {
+    harness::need_kafka!();
     let cluster = kafka::shared()?;
     let address = cluster.broker(1)?.plaintext();
     let mut client = raw::Client::connect(address).await?;
     let table = client.call(0, &ApiVersionsRequest::default()).await?;
     assert!(table.api_keys.iter().any(|range| range.api_key == 78), "share fetch is known to this release");
+    Ok(())
+}
+
+fn login(mechanism: &str, user: &str) -> Sasl {
+    Sasl { mechanism: mechanism.into(), username: user.into(), password: format!("{user}-secret") }
+}
+
+#[test]
+fn every_family_logs_in_and_names_a_denied_topic() -> Result<()> {
+    harness::need_kafka!();
+    let cluster = kafka::shared()?;
+    let bootstrap = cluster.bootstrap_of(Listener::Sasl)?;
+    for family in Family::available() {
+        let topic = kafka::unique("denied");
+        let mut client = Client::start(family)?;
+        client.connect_sasl(&bootstrap, &login("SCRAM-SHA-512", "alice"), None)?;
+        client.create_topic(&topic, 1)?;
+        client.produce(&Produce::to(&topic).count(10))?;
+        client.connect_sasl(&bootstrap, &login("PLAIN", "bob"), None)?;
+        let error = client.produce(&Produce::to(&topic).count(10)).expect_err("bob may not write");
+        assert!(is_kafka_error(&error, "TOPIC_AUTHORIZATION_FAILED"), "{family}: {error:#}");
+        client.close()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_family_speaks_tls() -> Result<()> {
+    harness::need_kafka!();
+    let cluster = kafka::shared()?;
+    let bootstrap = cluster.bootstrap_of(Listener::Tls)?;
+    let authority = cluster.certificates()?.ca_pem();
+    for family in Family::available() {
+        let mut client = Client::start(family)?;
+        client.connect_with(&bootstrap, serde_json::json!({"tls_ca": authority}))?;
+        assert_eq!(client.metadata(&[])?.brokers.len(), 3, "{family}");
+        client.close()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn all_families_read_the_same_bytes_in_every_codec() -> Result<()> {
+    harness::need_kafka!();
+    let cluster = kafka::shared()?;
+    let mut reader = Client::start(Family::Java)?;
+    reader.connect(&cluster.bootstrap())?;
+    for family in Family::available() {
+        let mut writer = Client::start(family)?;
+        writer.connect(&cluster.bootstrap())?;
+        let mut read = Vec::new();
+        for codec in ["none", "gzip", "snappy", "lz4", "zstd"].into_iter().filter(|codec| family.has_codec(codec)) {
+            let topic = kafka::unique(codec);
+            reader.create_topic(&topic, 1)?;
+            writer.produce(&Produce::to(&topic).codec(codec).count(50))?;
+            read.push(reader.consume(&Consume::from(&topic).count(50))?);
+        }
+        assert!(read.windows(2).all(|pair| pair[0] == pair[1]), "{family}: {read:?}");
+        writer.close()?;
+    }
+    reader.close()
+}
+
+#[test]
+fn new_groups_and_share_groups_read_everything() -> Result<()> {
+    harness::need_kafka!();
+    let cluster = kafka::shared()?;
+    let topic = kafka::unique("groups");
+    let mut java = Client::start(Family::Java)?;
+    java.connect(&cluster.bootstrap())?;
+    java.create_topic(&topic, 3)?;
+    java.produce(&Produce::to(&topic).partitions(3).count(200).idempotent(true))?;
+    java.consume(&Consume::from(&topic).consumer_group(&kafka::unique("new")).count(200))?.check_complete(200)?;
+    let share = kafka::unique("share");
+    // A share group begins at the end, which it fixes when it first looks.
+    java.send(
+        "share_consume",
+        serde_json::json!({"topic": topic, "group": share, "count": 300, "timeout_ms": 60_000}),
+    )?;
+    let mut writer = Client::start(Family::Librdkafka)?;
+    writer.connect(&cluster.bootstrap())?;
+    std::thread::sleep(Duration::from_secs(8));
+    writer.produce(&Produce::to(&topic).partitions(3).first(200).count(300))?;
+    let shared = java.receive()?;
+    assert_eq!((shared["count"].as_u64(), shared["distinct"].as_u64()), (Some(300), Some(300)));
+    let group = kafka::unique("new");
+    writer.consume(&Consume::from(&topic).consumer_group(&group).count(500))?.check_complete(500)?;
+    Ok(())
+}
+
+#[test]
+fn records_survive_a_rough_link() -> Result<()> {
+    harness::need_root!();
+    harness::full_tier!();
+    harness::need_kafka!();
+    let world = Arc::new(World::builder().brokers(1).relay(Link::Client(0), 7).build()?);
+    let cluster = Cluster::builder().world(&world).start()?;
+    let mut client = Client::start_in(Family::Librdkafka, &world.client(0).netns)?;
+    client.connect(&cluster.bootstrap())?;
+    let topic = kafka::unique("rough");
+    client.create_topic(&topic, 3)?;
+    world.relay(Link::Client(0))?.set(Faults::rough());
+    client.produce(&Produce::to(&topic).partitions(3).count(1000).idempotent(true))?;
+    client.consume(&Consume::from(&topic).count(1000))?.check_complete(1000)?;
+    let counts = world.relay(Link::Client(0))?.counts(Direction::Inward);
+    assert!(counts.held_back > 0, "{counts:?}");
+    client.close()
+}
+
+/// As much of the gateway's outside as the harness relies on.
+const STAND_IN: &str = r##"#!/usr/bin/env python3
+import http.server, re, signal, sys
+config = open(sys.argv[sys.argv.index("--config") + 1]).read()
+host, port = re.search(r'http: "([^":]+):(\d+)"', config).groups()
+signal.signal(signal.SIGHUP, lambda *_: print("INFO reloaded", file=sys.stderr, flush=True))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+class Admin(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b'requests_total{api="Fetch"} 3\nrequests_total{api="Produce"} 4\n'
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body if self.path == "/metrics" else b"ready")
+http.server.HTTPServer((host, int(port)), Admin).serve_forever()
+"##;
+
+#[test]
+fn a_gateway_is_started_asked_signalled_and_stopped() -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir()?;
+    let binary = dir.path().join("turnout");
+    std::fs::write(&binary, STAND_IN)?;
+    std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755))?;
+
+    let gateway = Gateway::before_addresses("127.0.0.1:1", 3).binary(&binary).start()?;
+    assert!(gateway.config()?.contains("bootstrap: [\"127.0.0.1:1\"]"));
+    assert!(gateway.owns(&gateway.bootstrap()) && gateway.owns(&gateway.broker_addr(3)?.to_string()));
+    assert!(!gateway.owns("127.0.0.1:1") && gateway.broker_addr(2).is_err());
+    assert_eq!(gateway.metrics()?.sum("requests_total", &[]), 7.0);
+    assert!(gateway.resident_bytes()? > 1 << 20);
+    gateway.check_quiet(&[])?;
+    gateway.signal(libc::SIGHUP)?;
+    gateway.wait_log(&["reloaded"], Duration::from_secs(5))?;
+    assert!(gateway.check_quiet(&[]).is_ok() && gateway.status().is_err());
+    assert!(gateway.stop(Duration::from_secs(5))?.success());
+
+    let error = Gateway::before_addresses("127.0.0.1:1", 3).binary("/bin/false".as_ref()).start().unwrap_err();
+    assert!(format!("{error:#}").contains("ended at start"), "{error:#}");
     Ok(())
 }

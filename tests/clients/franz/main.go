@@ -167,7 +167,9 @@ func send(client *kgo.Client, c *protocol.Command, begin int64, written *protoco
 			lock.Lock()
 			defer lock.Unlock()
 			if err != nil {
-				failure = err
+				if failure == nil {
+					failure = err
+				}
 				return
 			}
 			offset := record.Offset

@@ -258,7 +258,10 @@ func send(producer sarama.AsyncProducer, c *protocol.Command, begin int64, writt
 				}
 				written.Add(message.Partition, offset)
 			case failed := <-producer.Errors():
-				failure = failed.Err
+				// The first tells why; later ones may only say that a circuit breaker is open.
+				if failure == nil {
+					failure = failed.Err
+				}
 			}
 		}
 	}()

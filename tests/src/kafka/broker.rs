@@ -177,5 +177,5 @@ impl Broker {
 
 /// Data directory inside a broker's directory.
 pub(super) fn data(dir: &Path) -> PathBuf {
-    dir.join("data")
+    dir.join(crate::rundir::DATA)
 }

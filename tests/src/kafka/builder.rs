@@ -205,7 +205,7 @@ impl ClusterBuilder {
                 },
             );
         }
-        Ok(Cluster { brokers, cluster_id, artifacts, users: self.format.users, certificates, world: self.world, dir })
+        Ok(Cluster { brokers, cluster_id, artifacts, users: self.format.users, certificates, dir })
     }
 
     /// Addresses of the client listeners, and of the controller, of the broker at `index`.

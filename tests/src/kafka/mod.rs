@@ -18,7 +18,7 @@ mod storage;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -42,7 +42,6 @@ pub struct Cluster {
     artifacts: Artifacts,
     users: Vec<User>,
     certificates: Option<Certificates>,
-    world: Option<Arc<World>>,
     // Last, so that brokers end before their directory goes.
     dir: RunDir,
 }
@@ -147,9 +146,9 @@ impl Cluster {
     }
 
     fn link(&self, node_id: i32) -> Result<(&World, Link)> {
-        let world = self.world.as_deref().context("a loopback cluster has no links to cut; start it in a World")?;
-        let position = self.brokers.keys().position(|id| *id == node_id);
-        Ok((world, Link::Broker(position.with_context(|| format!("the cluster has no node {node_id}"))?)))
+        let place = self.broker(node_id)?.place.as_ref();
+        let (world, index) = place.context("a loopback cluster has no links to cut; start it in a World")?;
+        Ok((world, Link::Broker(*index)))
     }
 }
 
@@ -176,15 +175,13 @@ pub fn shared() -> Result<&'static Cluster> {
     cluster.as_ref().map_err(|error| anyhow::anyhow!("the shared cluster could not be started: {error}"))
 }
 
-/// Makes two processes of this host never run heavy clusters at once: hold the guard for the life of the cluster.
+/// One heavy cluster at a time, over all test processes of this host: hold the guard for the life of the cluster.
 ///
-/// Two clusters of three brokers are the most that two cores carry.
+/// Two clusters of three brokers are the most that two cores carry, and the shared one counts.
 ///
 /// # Errors
 /// The lock file can't be made.
 pub fn heavy() -> Result<crate::paths::FileLock> {
-    static WITHIN: Mutex<()> = Mutex::new(());
-    let _order = WITHIN.lock().unwrap_or_else(PoisonError::into_inner);
     crate::paths::FileLock::acquire(&std::env::temp_dir().join("turnout-heavy-cluster.lock"))
 }
 

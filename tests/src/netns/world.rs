@@ -248,9 +248,9 @@ impl End<'_> {
     }
 
     fn is_up(&self) -> bool {
-        let flags = Path::new("/proc/net/if_inet6");
-        // An interface without carrier or administratively down has no IPv6 address in this table.
-        self.netns.run(|| std::fs::read_to_string(flags)).is_ok_and(|table| {
+        // An interface that is down has no IPv6 address in this table; `/proc/net` would be that of the main thread.
+        let addresses = Path::new("/proc/thread-self/net/if_inet6");
+        self.netns.run(|| std::fs::read_to_string(addresses)).is_ok_and(|table| {
             let table = table.unwrap_or_default();
             table.lines().any(|line| line.split_whitespace().next_back() == Some(self.device.as_str()))
         })

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -38,6 +39,7 @@ pub struct GatewayBuilder {
     world: Option<Arc<World>>,
     config: Option<fn(&str) -> String>,
     wait_ready: bool,
+    binary: Option<PathBuf>,
 }
 
 impl GatewayBuilder {
@@ -56,6 +58,7 @@ impl GatewayBuilder {
             world: None,
             config: None,
             wait_ready: true,
+            binary: None,
         }
     }
 
@@ -136,6 +139,13 @@ impl GatewayBuilder {
         self
     }
 
+    /// Another binary than [`binary`] finds, e.g. an older release.
+    #[must_use]
+    pub fn binary(mut self, path: &Path) -> Self {
+        self.binary = Some(path.to_owned());
+        self
+    }
+
     /// Doesn't wait for `/readyz`: for tests of clusters that are down.
     #[must_use]
     pub fn without_waiting(mut self) -> Self {
@@ -148,7 +158,7 @@ impl GatewayBuilder {
     /// # Errors
     /// There is no binary, or it does not become ready; the error carries the end of its log.
     pub fn start(self) -> Result<Gateway> {
-        let binary = binary()?;
+        let binary = self.binary.clone().map_or_else(binary, Ok)?;
         let dir = RunDir::create("turnout")?;
         let ports = self.ports()?;
         let generated = self.text(&ports, &dir.path().join(SOCKET).display().to_string());

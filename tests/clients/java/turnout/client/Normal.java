@@ -104,6 +104,15 @@ final class Normal {
         for (Method method : methods) {
             boolean shows = method.getParameterCount() == 0 && method.getReturnType() != void.class
                 && !Modifier.isStatic(method.getModifiers()) && !VOLATILE.contains(method.getName());
+            if (method.getName().equals("coordinator") && method.getParameterCount() == 0) {
+                // Which broker it is depends on the name's hash; that its address is the gateway's does not.
+                try {
+                    method.setAccessible(true);
+                    of(method.invoke(value), depth + 1);
+                } catch (ReflectiveOperationException | RuntimeException error) {
+                    node.put("coordinator", "not readable");
+                }
+            }
             if (!shows) {
                 continue;
             }
