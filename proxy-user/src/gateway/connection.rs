@@ -13,17 +13,19 @@
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
+use super::clock::{Clock, Wait};
 use super::close::CloseReason;
+use super::gauges::{Gauges, Level};
 use super::lane::{Lane, MAX_SLICES};
 use super::mapping::Mapping;
 use super::registry::ConnectionRecord;
@@ -31,11 +33,7 @@ use super::session::{Event, Session, View};
 use super::shared::{Phase, Shared};
 use crate::config;
 use crate::kafka::rewrite::{Seen, SeenBroker};
-use crate::metrics::Limit;
 use crate::upstream::{self, DialError, Endpoint, Observed, ObservedBroker, Target};
-
-/// A slow but honest client's pace: a begun frame has `incomplete_frame` plus its size at this many bytes a second.
-const SLOWEST_PACE: u64 = 64 * 1024;
 
 /// How long a closed connection waits for the client's FIN, so that answers just sent aren't lost to a reset.
 const LINGER: Duration = Duration::from_secs(2);
@@ -47,8 +45,11 @@ const LINGER_BYTES: usize = 1024 * 1024;
 /// clients wait for a request by default.
 const PATIENCE: u32 = 2;
 
-/// Reads and writes of one poll before other connections of the worker get their turn.
-const ROUNDS: u32 = 32;
+/// Reads and writes of one poll (1 MiB each way) before other connections of the worker get their turn.
+const ROUNDS: u32 = 8;
+
+/// How often a client that isn't read is looked at, whether it is still there.
+const LOOK: Duration = Duration::from_secs(5);
 
 type Dial = Pin<Box<dyn Future<Output = Result<(TcpStream, Endpoint), DialError>> + Send>>;
 
@@ -70,8 +71,10 @@ pub(crate) struct Accepted {
     pub(crate) record: Arc<ConnectionRecord>,
 }
 
-struct Connection {
+/// See the module.
+pub(crate) struct Connection {
     client: TcpStream,
+    peer: SocketAddr,
     broker: Broker,
     session: Session,
     requests: Lane,
@@ -82,10 +85,12 @@ struct Connection {
     /// The node's address is not known: a bootstrap broker stands in until a Metadata answer tells.
     provisional: bool,
 
-    /// The client will send nothing more.
+    /// The client will send nothing more, and everything it sent was read.
     client_eof: bool,
-    /// The client can't be written to any more.
+    /// The client can't be written to any more: its answers are dropped, what it sent is still passed on.
     client_dead: bool,
+    /// What its socket said, if it failed.
+    client_error: Option<io::Error>,
     /// Our FIN to the broker is out.
     broker_shut: bool,
     /// The broker will send nothing more.
@@ -96,221 +101,214 @@ struct Connection {
     /// The client sent what can't be passed on: the connection ends when its earlier requests are answered.
     ending: Option<CloseReason>,
 
-    /// Reading is paused because the other side takes no more.
-    client_paused: bool,
-    broker_paused: bool,
-    share: Share,
-
     phase: Phase,
+    phases: watch::Receiver<Phase>,
     clock: Clock,
     timer: Pin<Box<Sleep>>,
     armed: Instant,
 
     host: String,
+    gauges: Gauges,
     shared: Arc<Shared>,
     record: Arc<ConnectionRecord>,
 }
 
-/// What this connection adds to the gauges.
-#[derive(Clone, Copy, Default)]
-struct Share {
-    in_flight: usize,
-    held: usize,
-}
-
-fn difference(was: usize, now: usize) -> i64 {
-    i64::try_from(now).unwrap_or(i64::MAX) - i64::try_from(was).unwrap_or(i64::MAX)
-}
-
-/// Times that decide over timeouts.
-struct Clock {
-    accepted: Instant,
-    /// Last byte either way.
-    moved: Instant,
-    /// When the client's FIN or reset was seen.
-    client_ended: Option<Instant>,
-    /// When the current wait for the rest of a frame began.
-    waits_since: Option<Instant>,
-    /// How long the current frame has been waited for, back-pressure left out.
-    waited: Duration,
-    /// Which frame `waited` counts for.
-    frame: u64,
-}
-
 /// Serves a connection to its end.
-pub(crate) async fn serve(accepted: Accepted) {
-    let Accepted { client, peer, local, target, shared, mut phase, record } = accepted;
-    let now = Instant::now();
-    let host = local.ip().to_canonical().to_string();
-    let armed = now + Duration::from_secs(1);
-    let mut connection = Connection {
-        client,
-        broker: Broker::Idle,
-        session: Session::new(),
-        requests: Lane::default(),
-        answers: Lane::default(),
-        target,
-        dialled: None,
-        provisional: false,
-        client_eof: false,
-        client_dead: false,
-        broker_shut: false,
-        broker_eof: false,
-        broker_deaf: false,
-        ending: None,
-        client_paused: false,
-        broker_paused: false,
-        share: Share::default(),
-        phase: phase.borrow_and_update().clone(),
-        clock: Clock {
-            accepted: now,
-            moved: now,
-            client_ended: None,
-            waits_since: None,
-            waited: Duration::ZERO,
-            frame: 0,
-        },
-        timer: Box::pin(tokio::time::sleep_until(armed.into())),
-        armed,
-        host,
-        shared,
-        record,
-    };
-    let reason = loop {
-        tokio::select! {
-            biased;
-            reason = poll_fn(|cx| connection.poll(cx)) => break reason,
-            changed = phase.changed() => {
-                if changed.is_err() {
-                    break CloseReason::Stopped;
-                }
-                connection.phase = phase.borrow_and_update().clone();
+pub(crate) async fn serve(connection: Box<Connection>) {
+    if let Some((client, record)) = connection.run().await {
+        linger(client).await;
+        // Until here its socket counts against the limits, and a drain waits for it.
+        drop(record);
+    }
+}
+
+/// Sends a FIN and waits for the client's, so that answers just sent aren't lost to a reset.
+async fn linger(mut client: TcpStream) {
+    let goodbye = async {
+        tokio::io::AsyncWriteExt::shutdown(&mut client).await?;
+        let mut thrown = 0;
+        while thrown < LINGER_BYTES {
+            client.readable().await?;
+            match client.try_read(&mut [0; 4096]) {
+                Ok(0) => break,
+                Ok(n) => thrown += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
             }
         }
+        io::Result::Ok(())
     };
-    connection.finish(&reason, peer).await;
+    let _ = tokio::time::timeout(LINGER, goodbye).await;
 }
 
 impl Connection {
+    /// A connection on which nothing has happened yet. Boxed, as it is large and handed around.
+    pub(crate) fn new(accepted: Accepted) -> Box<Self> {
+        let Accepted { client, peer, local, target, shared, phase: mut phases, record } = accepted;
+        let now = Instant::now();
+        let armed = now + Duration::from_secs(1);
+        let phase = phases.borrow_and_update().clone();
+        Box::new(Self {
+            client,
+            peer,
+            broker: Broker::Idle,
+            session: Session::new(),
+            requests: Lane::default(),
+            answers: Lane::default(),
+            target,
+            dialled: None,
+            provisional: false,
+            client_eof: false,
+            client_dead: false,
+            client_error: None,
+            broker_shut: false,
+            broker_eof: false,
+            broker_deaf: false,
+            ending: None,
+            phase,
+            phases,
+            clock: Clock::new(now),
+            timer: Box::pin(tokio::time::sleep_until(armed.into())),
+            armed,
+            host: local.ip().to_canonical().to_string(),
+            gauges: Gauges::new(Arc::clone(&shared)),
+            shared,
+            record,
+        })
+    }
+
+    /// Serves to the end. Hands back the client's socket where it must be closed with care.
+    async fn run(mut self: Box<Self>) -> Option<(TcpStream, Arc<ConnectionRecord>)> {
+        let mut phases = self.phases.clone();
+        let reason = loop {
+            tokio::select! {
+                biased;
+                reason = poll_fn(|cx| self.poll(cx)) => break reason,
+                changed = phases.changed() => {
+                    if changed.is_err() {
+                        break CloseReason::Stopped;
+                    }
+                    self.phase = phases.borrow_and_update().clone();
+                }
+            }
+        };
+        self.close(&reason)
+    }
+
     /// Moves bytes until nothing moves any more. Ready with the reason when the connection is over.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
-        let now = Instant::now();
-        if let Some(since) = self.clock.waits_since.take() {
-            self.clock.waited += now.saturating_duration_since(since);
+        if matches!(self.phase, Phase::Stop) {
+            return Poll::Ready(CloseReason::Stopped);
         }
-        let config = self.shared.config();
+        let now = Instant::now();
+        self.clock.wake(now);
+        let shared = Arc::clone(&self.shared);
+        let config = shared.config();
         let mut rounds = 0;
         loop {
-            let moved = match self.round(cx, &config) {
-                Ok(moved) => moved,
+            match self.round(cx, &config) {
+                Ok(true) => self.clock.moved(now),
+                Ok(false) => break,
                 Err(reason) => return Poll::Ready(reason),
-            };
-            if let Some(reason) = self.over() {
-                return Poll::Ready(reason);
             }
-            if !moved {
-                break;
-            }
-            self.clock.moved = now;
             rounds += 1;
             if rounds == ROUNDS {
                 cx.waker().wake_by_ref();
-                return Poll::Pending;
+                break;
             }
+        }
+        if rounds < ROUNDS
+            && let Some(reason) = self.over(&config.limits)
+        {
+            return Poll::Ready(reason);
         }
         self.requests.release();
         self.answers.release();
-        self.gauge();
+        self.session.release();
+        self.gauge(&config.limits);
         self.poll_timers(cx, now, &config.limits)
     }
 
     /// Brings the gauges up to date with this connection's share.
-    fn gauge(&mut self) {
-        let metrics = &self.shared.metrics;
-        let now = Share { in_flight: self.session.in_flight(), held: self.session.held() };
-        let was = std::mem::replace(&mut self.share, now);
-        self.record.set_in_flight(now.in_flight);
-        metrics.in_flight.inc_by(difference(was.in_flight, now.in_flight));
-        metrics.held_bytes.inc_by(difference(was.held, now.held));
-
-        let client_paused = !self.client_eof && (self.session.throttled() || !self.requests.has_space());
-        let broker_paused = !self.broker_eof && !self.answers.has_space();
-        if client_paused && !self.client_paused {
-            metrics.client_read_pauses.inc();
-            if self.session.throttled() {
-                metrics.limit_hits.hit(Limit::InFlight);
-            }
-        }
-        if broker_paused && !self.broker_paused {
-            metrics.broker_read_pauses.inc();
-        }
-        self.client_paused = client_paused;
-        self.broker_paused = broker_paused;
+    fn gauge(&mut self, limits: &config::Limits) {
+        let pause = self.session.pause(&self.answers, limits.in_flight as usize);
+        let level = Level {
+            in_flight: self.session.in_flight(),
+            held: self.session.held(),
+            client_paused: !self.client_eof && (pause.is_some() || !self.requests.has_space()),
+            pause,
+            broker_paused: !self.broker_eof && !self.answers.has_space(),
+        };
+        self.gauges.set(level, &self.record);
+        self.record.set_requests(self.session.begun());
     }
 
-    /// One go at each socket. Whether any byte moved.
+    /// One go at each socket. Whether anything moved; if not, whoever can move something next will wake this task.
     fn round(&mut self, cx: &mut Context<'_>, config: &config::VirtualCluster) -> Result<bool, CloseReason> {
-        let mut moved = self.read_client(cx)?;
+        let mut moved = self.read_client(cx, &config.limits);
         self.parse(config, Side::Requests)?;
         self.reach_broker(cx)?;
-        moved |= self.write_broker(cx);
+        moved |= self.write_broker(cx, &config.limits);
         moved |= self.read_broker(cx)?;
         self.parse(config, Side::Answers)?;
         moved |= self.write_client(cx);
-        // An answer that left may have made room for the next request.
-        if self.session.throttled() {
-            self.parse(config, Side::Requests)?;
-            moved |= self.write_broker(cx);
-        }
         Ok(moved)
     }
 
-    fn wants_client(&self) -> bool {
+    fn is_paused(&self, limits: &config::Limits) -> bool {
+        self.session.pause(&self.answers, limits.in_flight as usize).is_some()
+    }
+
+    /// Requests that were read wait until the session goes on.
+    fn has_backlog(&self, limits: &config::Limits) -> bool {
+        self.is_paused(limits) && !self.requests.unparsed().is_empty()
+    }
+
+    fn wants_client(&self, limits: &config::Limits) -> bool {
         !self.client_eof
             && self.ending.is_none()
-            && !self.session.throttled()
             && !self.resting()
+            && !self.is_paused(limits)
             && self.requests.has_space()
+    }
+
+    fn is_draining(&self) -> bool {
+        !matches!(self.phase, Phase::Serve)
     }
 
     /// A drain keeps the connection from beginning anything new.
     fn resting(&self) -> bool {
-        !matches!(self.phase, Phase::Serve) && self.session.arriving(&self.requests).is_none()
+        self.is_draining() && !self.session.arriving(&self.requests).is_some_and(|arriving| arriving.begun)
     }
 
-    fn read_client(&mut self, cx: &mut Context<'_>) -> Result<bool, CloseReason> {
-        if !self.wants_client() {
-            return Ok(false);
+    fn read_client(&mut self, cx: &mut Context<'_>, limits: &config::Limits) -> bool {
+        if !self.wants_client(limits) {
+            return false;
         }
         match poll_read(&mut self.client, cx, self.requests.space()) {
-            Poll::Pending => Ok(false),
+            Poll::Pending => return false,
             Poll::Ready(Ok(0)) => {
-                self.client_ended();
-                Ok(true)
+                self.client_eof = true;
+                self.clock.client_ended(Instant::now());
             }
             Poll::Ready(Ok(n)) => {
                 self.requests.filled(n);
                 self.record.count_request_bytes(n as u64);
                 self.shared.metrics.request_bytes.inc_by(n as u64);
-                Ok(true)
             }
-            Poll::Ready(Err(error)) => self.client_failed(error),
+            // What it sent before is still passed on (it may be acks=0), what it was owed is dropped.
+            Poll::Ready(Err(error)) => {
+                self.client_eof = true;
+                self.client_failed(error);
+            }
         }
+        true
     }
 
-    /// The client is gone: what it sent is still passed on (it may be acks=0), what it was owed is dropped.
-    fn client_failed(&mut self, error: io::Error) -> Result<bool, CloseReason> {
-        if self.requests.waiting() == 0 || !matches!(self.broker, Broker::Open(_)) {
-            return Err(CloseReason::ClientError(error));
-        }
-        self.client_ended();
+    fn client_failed(&mut self, error: io::Error) {
         self.client_dead = true;
-        Ok(true)
-    }
-
-    fn client_ended(&mut self) {
-        self.client_eof = true;
-        self.clock.client_ended.get_or_insert_with(Instant::now);
+        self.client_error.get_or_insert(error);
+        self.clock.client_ended(Instant::now());
     }
 
     fn read_broker(&mut self, cx: &mut Context<'_>) -> Result<bool, CloseReason> {
@@ -350,7 +348,7 @@ impl Connection {
             rewrite_frame: config.limits.rewrite_frame.0,
             in_flight: config.limits.in_flight as usize,
             world: &Mapping::new(config, &self.host, &self.shared),
-            draining: !matches!(self.phase, Phase::Serve),
+            draining: self.is_draining(),
         };
         match side {
             Side::Requests => {
@@ -363,10 +361,6 @@ impl Connection {
         }
         for event in self.session.take_events() {
             match event {
-                Event::Request(key) => {
-                    self.shared.metrics.requests.count(key.0);
-                    self.record.count_request();
-                }
                 Event::Rewritten => {
                     self.shared.metrics.rewritten.inc();
                 }
@@ -420,8 +414,12 @@ impl Connection {
                     self.broker = Broker::Open(stream);
                 }
                 Err(error) => {
+                    let cluster = self.shared.cluster();
+                    if let DialError::Failed(attempts) = &error {
+                        attempts.iter().for_each(|attempt| cluster.report(&attempt.endpoint, false));
+                    }
+                    cluster.poke();
                     self.shared.metrics.dial_failures.inc();
-                    self.shared.cluster().poke();
                     return Err(CloseReason::Unreachable(error));
                 }
             }
@@ -429,26 +427,24 @@ impl Connection {
         Ok(())
     }
 
-    fn write_broker(&mut self, cx: &mut Context<'_>) -> bool {
+    fn write_broker(&mut self, cx: &mut Context<'_>, limits: &config::Limits) -> bool {
+        let backlog = self.has_backlog(limits);
         let Broker::Open(broker) = &mut self.broker else { return false };
         if self.broker_deaf {
-            let waiting = self.requests.waiting();
-            self.requests.wrote(waiting);
-            return false;
+            return drop_waiting(&mut self.requests);
         }
         match poll_write(broker, cx, &mut self.requests) {
-            Poll::Ready(Ok(0)) | Poll::Pending => {}
+            Poll::Pending => return false,
+            Poll::Ready(Ok(0)) => {}
             Poll::Ready(Ok(_)) => return true,
             Poll::Ready(Err(_)) => {
                 self.broker_deaf = true;
                 return true;
             }
         }
-        // Whole frames may still wait behind `limits.in_flight`.
-        let more = self.session.throttled() && !self.requests.unparsed().is_empty();
-        if self.client_eof && !self.broker_shut && !more {
+        if self.client_eof && !self.broker_shut && !backlog {
             self.broker_shut = true;
-            // The FIN goes out behind every byte; an error here shows at the next read.
+            // Every byte is written, so the FIN goes out behind them; an error here shows at the next read.
             let _ = Pin::new(broker).poll_shutdown(cx);
         }
         false
@@ -456,9 +452,7 @@ impl Connection {
 
     fn write_client(&mut self, cx: &mut Context<'_>) -> bool {
         if self.client_dead {
-            let waiting = self.answers.waiting();
-            self.answers.wrote(waiting);
-            return false;
+            return drop_waiting(&mut self.answers);
         }
         match poll_write(&mut self.client, cx, &mut self.answers) {
             Poll::Ready(Ok(0)) | Poll::Pending => false,
@@ -467,20 +461,16 @@ impl Connection {
                 self.shared.metrics.answer_bytes.inc_by(n as u64);
                 true
             }
-            Poll::Ready(Err(_)) => {
-                self.client_ended();
-                self.client_dead = true;
+            Poll::Ready(Err(error)) => {
+                self.client_failed(error);
                 true
             }
         }
     }
 
-    /// Whether the connection has come to its end.
-    fn over(&mut self) -> Option<CloseReason> {
+    /// Whether the connection has come to its end. Asked when nothing moves.
+    fn over(&mut self, limits: &config::Limits) -> Option<CloseReason> {
         let in_flight = self.session.in_flight();
-        if matches!(self.phase, Phase::Stop) {
-            return Some(CloseReason::Stopped);
-        }
         if self.broker_eof && self.answers.waiting() == 0 {
             return Some(if self.client_eof && in_flight == 0 {
                 CloseReason::ClientClosed
@@ -488,123 +478,86 @@ impl Connection {
                 CloseReason::BrokerClosed { in_flight }
             });
         }
-        if self.requests.waiting() > 0 && !self.broker_deaf {
+        if in_flight > 0 || self.answers.waiting() > 0 || self.requests.waiting() > 0 && !self.broker_deaf {
             return None;
         }
-        if self.client_dead {
-            return Some(CloseReason::ClientGone { in_flight });
+        if let Some(reason) = self.ending.take() {
+            return Some(reason);
         }
-        if self.answers.waiting() > 0 {
-            return None;
+        if self.client_eof && !self.has_backlog(limits) {
+            let cut_short = self.session.arriving(&self.requests).is_some();
+            return Some(match self.client_error.take() {
+                Some(error) => CloseReason::ClientError(error),
+                None if cut_short => CloseReason::ClientGone { in_flight },
+                None => CloseReason::ClientClosed,
+            });
         }
-        if in_flight == 0 && self.ending.is_some() {
-            return self.ending.take();
-        }
-        if self.client_eof && in_flight == 0 {
-            let cut_short = self.session.arriving(&self.requests).is_some() && !self.session.throttled();
-            return Some(if cut_short { CloseReason::ClientGone { in_flight } } else { CloseReason::ClientClosed });
-        }
-        if !matches!(self.phase, Phase::Serve) && self.session.at_rest() {
-            return Some(CloseReason::Drained);
-        }
-        None
+        (self.is_draining() && self.session.at_rest()).then_some(CloseReason::Drained)
     }
 
-    fn poll_timers(&mut self, cx: &mut Context<'_>, now: Instant, limits: &config::Limits) -> Poll<CloseReason> {
-        let clock = &mut self.clock;
-        let arriving = self.session.arriving(&self.requests);
-        if clock.frame != self.session.begun() || arriving.is_none() {
-            clock.frame = self.session.begun();
-            clock.waited = Duration::ZERO;
-        }
-        let waiting_for_client =
-            arriving.filter(|_| !self.client_eof && !self.session.throttled() && self.requests.has_space());
-        if waiting_for_client.is_some() {
-            clock.waits_since = Some(now);
-        }
+    fn poll_timers(&mut self, cx: &mut Context<'_>, mut now: Instant, limits: &config::Limits) -> Poll<CloseReason> {
+        let wants_client = self.wants_client(limits);
+        let wait = Wait {
+            in_flight: self.session.in_flight(),
+            answers: self.answers.waiting() > 0,
+            requests: self.requests.waiting() > 0,
+            begun: self.session.begun(),
+            client: self.session.arriving(&self.requests).filter(|_| wants_client),
+            drain: match self.phase {
+                Phase::Drain { until } => Some(until),
+                Phase::Serve | Phase::Stop => None,
+            },
+        };
         loop {
-            let (deadline, reason) = self.deadline(now, limits, waiting_for_client);
-            if deadline <= now {
-                return Poll::Ready(reason);
+            let looks = !wants_client && !self.clock.has_client_ended();
+            if looks && has_hung_up(&self.client) {
+                self.clock.client_ended(now);
+                continue;
             }
-            if deadline < self.armed || self.armed <= now {
-                self.armed = deadline;
-                self.timer.as_mut().reset(deadline.into());
+            let due = self.clock.wait(now, &wait, limits);
+            let next = match due {
+                Some((at, reason)) if at <= now => return Poll::Ready(reason),
+                Some((at, _)) if looks => at.min(now + LOOK),
+                Some((at, _)) => at,
+                None if looks => now + LOOK,
+                // The sockets wake this task; so does, rarely, the timer as it stands.
+                None if self.armed > now => self.armed,
+                None => now + Duration::from_secs(3600),
+            };
+            // A timer that fires too early costs less than moving it with every byte.
+            if next < self.armed || self.armed <= now {
+                self.armed = next;
+                self.timer.as_mut().reset(next.into());
             }
             ready!(self.timer.as_mut().poll(cx));
-            self.armed = now;
-            if Instant::now() >= deadline {
-                return Poll::Ready(reason);
-            }
-            // Fired for a deadline that has moved on since: armed again for the new one.
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+            now = Instant::now().max(self.armed);
         }
     }
 
-    /// The next moment at which something is too late, and what.
-    fn deadline(&self, now: Instant, limits: &config::Limits, waiting: Option<u64>) -> (Instant, CloseReason) {
-        let clock = &self.clock;
-        let in_flight = self.session.in_flight();
-        let mut next = if self.answers.waiting() > 0 {
-            (clock.moved + limits.idle.0, CloseReason::Stalled)
-        } else if self.requests.waiting() > 0 {
-            (clock.moved + limits.idle.0, CloseReason::BrokerStalled)
-        } else if in_flight == 0 {
-            (clock.moved + limits.idle.0, CloseReason::Idle)
-        } else {
-            // The broker may take as long as the client's request allows; looked at again now and then.
-            (now + Duration::from_secs(3600), CloseReason::Idle)
-        };
-        let mut earlier = |at: Instant, reason: CloseReason| {
-            if at < next.0 {
-                next = (at, reason);
-            }
-        };
-        if self.session.begun() == 0 {
-            earlier(clock.accepted + limits.first_byte.0, CloseReason::FirstByte);
-        } else if let Some(size) = waiting {
-            let allowed = limits.incomplete_frame.0 + Duration::from_secs(size / SLOWEST_PACE);
-            earlier(now + allowed.saturating_sub(clock.waited), CloseReason::IncompleteFrame);
-        }
-        if let Some(ended) = clock.client_ended {
-            earlier(ended + limits.drain.0, CloseReason::ClientGone { in_flight });
-        }
-        if let Phase::Drain { until } = self.phase {
-            earlier(until, CloseReason::DrainTimeout { in_flight });
-        }
-        next
-    }
-
-    /// Says farewell: the reason is counted and logged, and the client gets a FIN behind its last answer.
-    async fn finish(self, reason: &CloseReason, peer: SocketAddr) {
-        let Self { mut client, broker, client_dead, client_eof, shared, record, dialled, target, session, share, .. } =
-            self;
-        shared.metrics.in_flight.inc_by(difference(share.in_flight, 0));
-        shared.metrics.held_bytes.inc_by(difference(share.held, 0));
+    /// Says farewell: the reason is counted and logged. Hands back what must linger, so that the client gets a FIN
+    /// behind its last answer; everything else is given back here.
+    fn close(self: Box<Self>, reason: &CloseReason) -> Option<(TcpStream, Arc<ConnectionRecord>)> {
+        let Self { client, peer, client_dead, client_eof, shared, record, dialled, target, session, .. } = *self;
         shared.closed(reason, peer, target, dialled.as_ref(), session.oldest());
         if matches!(reason, CloseReason::BrokerClosed { .. } | CloseReason::BrokerError(_)) {
             shared.cluster().poke();
         }
-        drop(broker);
-        drop(record);
-        if client_dead || client_eof {
-            return;
-        }
-        let _ = tokio::time::timeout(LINGER, async {
-            tokio::io::AsyncWriteExt::shutdown(&mut client).await?;
-            let mut thrown = 0;
-            let mut buffer = [0; 4096];
-            while thrown < LINGER_BYTES {
-                match client.read(&mut buffer).await? {
-                    0 => break,
-                    n => thrown += n,
-                }
-            }
-            io::Result::Ok(())
-        })
-        .await;
+        (!client_dead && !client_eof).then_some((client, record))
     }
+}
+
+/// Whether the client's FIN or reset has come, though what it sent is not read at the moment. Without a waker: the
+/// runtime has noted it when it came.
+fn has_hung_up(client: &TcpStream) -> bool {
+    let noted = pin!(client.ready(Interest::PRIORITY)).poll(&mut Context::from_waker(Waker::noop()));
+    matches!(noted, Poll::Ready(Ok(ready)) if ready.is_read_closed())
+}
+
+/// Nobody takes these any more. Whether there were any.
+fn drop_waiting(lane: &mut Lane) -> bool {
+    let waiting = lane.waiting();
+    lane.wrote(waiting);
+    waiting > 0
 }
 
 /// What an answer said, in the terms of the topology.

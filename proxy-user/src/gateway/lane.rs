@@ -23,6 +23,9 @@ pub(crate) const CAPACITY: usize = 128 * 1024;
 /// Most pieces handed to one `writev`.
 pub(crate) const MAX_SLICES: usize = 16;
 
+/// Room for pieces that an idle lane keeps.
+const KEPT_PIECES: usize = 16;
+
 #[derive(Debug)]
 enum Piece {
     /// A range of the lane's buffer.
@@ -60,9 +63,20 @@ impl Lane {
         &mut buffer[self.filled..]
     }
 
-    /// Whether [`space`](Self::space) would be worth a read.
+    /// Whether more may be read now. [`space`](Self::space) isn't empty then.
     pub(crate) fn has_space(&self) -> bool {
-        self.filled < CAPACITY || self.movable()
+        !self.is_backed_up() && (self.filled < CAPACITY || self.movable())
+    }
+
+    /// So much waits to be written that nothing may be added that can be put off. Frames made by the gateway are
+    /// outside of the buffer, so its size alone does not bound them.
+    pub(crate) fn is_backed_up(&self) -> bool {
+        self.waiting >= CAPACITY
+    }
+
+    /// The unparsed bytes take the whole buffer, so they will never be more.
+    pub(crate) fn is_full_of_unparsed(&self) -> bool {
+        self.filled - self.parsed == CAPACITY
     }
 
     /// `n` bytes were read into [`space`](Self::space).
@@ -162,11 +176,14 @@ impl Lane {
                 pool::give(buffer);
             }
         }
+        if self.out.is_empty() && self.out.capacity() > KEPT_PIECES {
+            self.out = VecDeque::new();
+        }
     }
 
     /// No range of the buffer waits to be written, so its bytes may move.
     fn movable(&self) -> bool {
-        !self.out.iter().any(|piece| matches!(piece, Piece::Raw(_))) && self.parsed > 0 || self.filled == 0
+        self.filled == 0 || self.parsed > 0 && !self.out.iter().any(|piece| matches!(piece, Piece::Raw(_)))
     }
 
     /// Moves the unparsed rest to the front once the buffer is full.
@@ -252,6 +269,32 @@ mod tests {
         assert_eq!(lane.unparsed(), [7]);
     }
 
+    #[test]
+    fn frames_outside_of_the_buffer_are_bounded_too() {
+        let mut lane = Lane::default();
+        read(&mut lane, b"abc");
+        lane.skip(3);
+        lane.push(Bytes::from(vec![0; CAPACITY - 1]));
+        assert!(lane.has_space());
+        lane.push(Bytes::from_static(b"x"));
+        assert!(!lane.has_space() && lane.is_backed_up());
+        write(&mut lane, 1);
+        assert!(lane.has_space());
+    }
+
+    #[test]
+    fn an_idle_lane_keeps_no_room_for_a_burst_of_pieces() {
+        let mut lane = Lane::default();
+        for _ in 0..1000 {
+            lane.push(Bytes::from_static(b"x"));
+        }
+        while lane.waiting() > 0 {
+            write(&mut lane, usize::MAX);
+        }
+        lane.release();
+        assert!(lane.out.capacity() <= KEPT_PIECES);
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Read(usize),
@@ -308,6 +351,7 @@ mod tests {
                     Step::Release => lane.release(),
                 }
                 prop_assert_eq!(lane.unparsed().len(), unparsed.len());
+                prop_assert!(!lane.has_space() || !lane.space().is_empty(), "an empty read would pass for a FIN");
                 prop_assert_eq!(lane.waiting(), expected.len() - written.len());
             }
             while lane.waiting() > 0 {

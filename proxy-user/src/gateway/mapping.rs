@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::session::World;
 use super::shared::Shared;
 use crate::config::{BrokerPorts, VirtualCluster};
-use crate::kafka::ids::{NodeId, VirtualNodeId};
+use crate::kafka::ids::{ApiKey, NodeId, VirtualNodeId};
 use crate::kafka::rewrite::Addresses;
 use crate::kafka::versions::Offered;
 
@@ -55,6 +55,10 @@ impl World for Mapping<'_> {
 
     fn addresses(&self) -> &dyn Addresses {
         self
+    }
+
+    fn began(&self, key: ApiKey) {
+        self.shared.metrics.requests.count(key.0);
     }
 }
 

@@ -6,8 +6,12 @@
 //!     └────── per cluster ── upstream::Cluster (topology)              │ Session (pure), two Lanes
 //! ```
 
+mod clock;
 mod close;
 mod connection;
+#[cfg(test)]
+mod connection_tests;
+mod gauges;
 mod lane;
 mod listeners;
 mod mapping;

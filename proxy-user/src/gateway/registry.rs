@@ -36,8 +36,12 @@ struct Words {
 }
 
 impl ConnectionRecord {
-    pub(crate) fn count_request(&self) {
-        self.requests.fetch_add(1, Relaxed);
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    pub(crate) fn set_requests(&self, n: u64) {
+        self.requests.store(n, Relaxed);
     }
 
     pub(crate) fn count_request_bytes(&self, n: u64) {

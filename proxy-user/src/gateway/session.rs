@@ -52,6 +52,28 @@ pub(crate) trait World: Addresses {
     fn offered(&self) -> Option<Arc<Offered>>;
     /// As the rewriters take it.
     fn addresses(&self) -> &dyn Addresses;
+    /// A request frame of this key began; bare SASL tokens count as SaslAuthenticate.
+    fn began(&self, key: ApiKey);
+}
+
+/// Why nothing more is taken from the client for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// `limits.in_flight` requests wait for their answer.
+    InFlight,
+    /// The client doesn't take the answers it has.
+    Answers,
+    /// What comes next depends on the answer of SaslHandshake v0.
+    Handshake,
+}
+
+/// A request that isn't here to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arriving {
+    /// Its header was whole and it was begun; else only some bytes of the header are here.
+    pub(crate) begun: bool,
+    /// Its size, 0 while it isn't begun.
+    pub(crate) size: u64,
 }
 
 /// Something learnt from the bytes that passed.
@@ -63,8 +85,6 @@ pub(crate) enum Event {
     Software(String, String),
     /// The client id of the first request.
     ClientId(String),
-    /// A request frame began.
-    Request(ApiKey),
     /// A frame was held and rewritten.
     Rewritten,
     /// The gateway answered by itself.
@@ -86,6 +106,9 @@ enum AnswerState {
     Scrubbing { left: u64, scrubber: HintScrubber, head: Head },
     Holding { frame: BytesMut, left: usize, pending: Pending },
 }
+
+/// Room for requests and events that an idle session keeps.
+const KEPT: usize = 8;
 
 /// A request's ids, in types that don't mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +154,8 @@ pub(crate) struct Session {
     /// Size of the last one begun.
     size: u64,
     named: bool,
-    throttled: bool,
+    /// SaslHandshake v0 was passed on and isn't answered yet.
+    shaking_hands: bool,
     events: Vec<Event>,
 }
 
@@ -145,7 +169,7 @@ impl Session {
             begun: 0,
             size: 0,
             named: false,
-            throttled: false,
+            shaking_hands: false,
             events: Vec::new(),
         }
     }
@@ -160,20 +184,35 @@ impl Session {
         self.begun
     }
 
-    /// Nothing more is taken from the client until an answer leaves: `limits.in_flight` was reached, or what comes next
-    /// depends on the answer of SaslHandshake v0.
-    pub(crate) fn throttled(&self) -> bool {
-        self.throttled
+    /// Why nothing more is taken from the client until an answer comes or leaves, given `limits.in_flight`.
+    pub(crate) fn pause(&self, answers: &Lane, in_flight: usize) -> Option<Pause> {
+        if self.pending.len() >= in_flight {
+            Some(Pause::InFlight)
+        } else if answers.is_backed_up() {
+            Some(Pause::Answers)
+        } else {
+            self.shaking_hands.then_some(Pause::Handshake)
+        }
     }
 
-    /// Size of the request that is arriving, 0 while its header isn't complete; `None` between frames.
-    pub(crate) fn arriving(&self, requests: &Lane) -> Option<u64> {
+    /// The request that is arriving; `None` between frames.
+    pub(crate) fn arriving(&self, requests: &Lane) -> Option<Arriving> {
         match &self.request {
             RequestState::Header if requests.unparsed().is_empty() => None,
-            RequestState::Header => Some(0),
+            RequestState::Header => Some(Arriving { begun: false, size: 0 }),
             RequestState::Passing { .. } | RequestState::Dropping { .. } | RequestState::Holding { .. } => {
-                Some(self.size)
+                Some(Arriving { begun: true, size: self.size })
             }
+        }
+    }
+
+    /// Gives back memory that a burst needed.
+    pub(crate) fn release(&mut self) {
+        if self.pending.is_empty() && self.pending.capacity() > KEPT {
+            self.pending = VecDeque::new();
+        }
+        if self.events.is_empty() && self.events.capacity() > KEPT {
+            self.events = Vec::new();
         }
     }
 
@@ -248,11 +287,7 @@ impl Session {
         answers: &mut Lane,
         view: &View<'_>,
     ) -> Result<bool, CloseReason> {
-        if view.draining {
-            return Ok(false);
-        }
-        self.throttled = self.pending.len() >= view.in_flight;
-        if self.throttled {
+        if view.draining || self.pause(answers, view.in_flight).is_some() {
             return Ok(false);
         }
         let bytes = requests.unparsed();
@@ -278,16 +313,13 @@ impl Session {
                 }
             }
             Partial::Done(ClientFrame::Token) => {
-                self.begin(None, body_len);
+                self.begin(ApiKey::SASL_AUTHENTICATE, body_len, view);
                 let head = Head { key: ApiKey::SASL_HANDSHAKE, version: ApiVersion(0), correlation: CorrelationId(0) };
                 self.pending.push_back(Pending { head, due: Due::Token });
                 self.pass(requests, body_len);
                 return Ok(true);
             }
-            Partial::Done(ClientFrame::AfterHandshake) => {
-                self.throttled = true;
-                return Ok(false);
-            }
+            Partial::Done(ClientFrame::AfterHandshake) => return Ok(false),
             Partial::NeedMore if !whole => return Ok(false),
             Partial::NeedMore => return Err(CloseReason::BadSize { size }),
             Partial::Malformed(_) if body_len < REQUEST_FIXED_LEN as u64 => return Err(CloseReason::BadSize { size }),
@@ -303,7 +335,9 @@ impl Session {
         let plan = match route::plan(prefix, || header::produce_acks(head.version, body), view.policy) {
             Partial::Done(plan) => plan,
             // A header that fills the buffer, or is cut off by the frame's own end, will never be complete.
-            Partial::NeedMore if whole || !requests.has_space() => return Err(malformed("its header is cut short")),
+            Partial::NeedMore if whole || requests.is_full_of_unparsed() => {
+                return Err(malformed("its header is cut short"));
+            }
             Partial::NeedMore => return Ok(false),
             Partial::Malformed(what) => return Err(malformed(what)),
         };
@@ -325,7 +359,8 @@ impl Session {
                     let software = versions::client_software(head.version, body);
                     self.events.extend(software.map(|(name, version)| Event::Software(name, version)));
                 }
-                self.begin(Some(head.key), body_len);
+                self.begin(head.key, body_len, view);
+                self.shaking_hands = answer == AnswerPlan::Handshake && head.version == ApiVersion(0);
                 if answer != AnswerPlan::None {
                     self.pending.push_back(Pending { head, due: Due::Broker(answer) });
                 }
@@ -336,13 +371,13 @@ impl Session {
                 if body_len > view.rewrite_frame {
                     return Err(CloseReason::HoldTooLarge { size, limit: view.rewrite_frame });
                 }
-                self.begin(Some(head.key), body_len);
+                self.begin(head.key, body_len, view);
                 requests.skip(SIZE_LEN);
                 self.request = RequestState::Holding { frame: BytesMut::new(), left: body_len as usize, head, answer };
                 Ok(true)
             }
             Plan::Answer(body) => {
-                self.begin(Some(head.key), body_len);
+                self.begin(head.key, body_len, view);
                 self.events.push(Event::Answered);
                 self.pending.push_back(Pending { head, due: Due::Ready(framed(&body)) });
                 requests.skip(SIZE_LEN);
@@ -353,10 +388,10 @@ impl Session {
         }
     }
 
-    fn begin(&mut self, key: Option<ApiKey>, size: u64) {
+    fn begin(&mut self, key: ApiKey, size: u64, view: &View<'_>) {
         self.begun += 1;
         self.size = size;
-        self.events.push(Event::Request(key.unwrap_or(ApiKey::SASL_AUTHENTICATE)));
+        view.world.began(key);
     }
 
     /// Passes on a frame, size field included.
@@ -390,13 +425,15 @@ impl Session {
         Ok(())
     }
 
-    /// Looks at the bytes the broker sent: passes them on, or holds and rewrites them.
+    /// Looks at the bytes the broker sent: passes them on, or holds and rewrites them. Leaves some unparsed while
+    /// `answers` is backed up; call again once it isn't.
     pub(crate) fn on_answer_bytes(&mut self, answers: &mut Lane, view: &View<'_>) -> Result<(), CloseReason> {
         loop {
             match &mut self.answer {
                 AnswerState::Header => {
                     self.send_ready(answers);
-                    if !self.on_answer_header(answers, view)? {
+                    // A small answer may become a large one: what is not taken stays as small as it came.
+                    if answers.is_backed_up() || !self.on_answer_header(answers, view)? {
                         return Ok(());
                     }
                 }
@@ -526,6 +563,7 @@ impl Session {
             }
             AnswerPlan::Handshake => {
                 self.sasl.handshake_answered(body);
+                self.shaking_hands = false;
                 None
             }
             _ => {

@@ -8,10 +8,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use proptest::prelude::*;
 
 use super::close::CloseReason;
-use super::lane::{Lane, MAX_SLICES};
+use super::lane::{CAPACITY, Lane, MAX_SLICES};
 use super::session::{Event, Session, View, World};
 use crate::config::Versions;
-use crate::kafka::ids::NodeId;
+use crate::kafka::ids::{ApiKey, NodeId};
 use crate::kafka::rewrite::Addresses;
 use crate::kafka::versions::Offered;
 
@@ -36,6 +36,7 @@ impl World for Nowhere {
     fn addresses(&self) -> &dyn Addresses {
         self
     }
+    fn began(&self, _: ApiKey) {}
 }
 
 fn view(draining: bool) -> View<'static> {
@@ -69,11 +70,15 @@ impl Bench {
         self.session.on_request_bytes(&mut self.requests, &mut self.answers, &view(false))
     }
 
-    fn to_broker(&mut self) -> Vec<u8> {
+    fn throttled(&self) -> bool {
+        self.session.pause(&self.answers, 16).is_some()
+    }
+
+    fn at_broker(&mut self) -> Vec<u8> {
         empty(&mut self.requests)
     }
 
-    fn to_client(&mut self) -> Vec<u8> {
+    fn at_client(&mut self) -> Vec<u8> {
         empty(&mut self.answers)
     }
 }
@@ -155,10 +160,10 @@ fn a_frame_that_needs_no_decision_passes_untouched_both_ways() {
     let mut bench = Bench::new();
     let frame = request(HEARTBEAT, 0, 7, b"whatever");
     bench.client_sends(&frame).unwrap();
-    assert_eq!(bench.to_broker(), frame);
+    assert_eq!(bench.at_broker(), frame);
     let reply = answer(7, b"\0\0");
     bench.broker_sends(&reply).unwrap();
-    assert_eq!(bench.to_client(), reply);
+    assert_eq!(bench.at_client(), reply);
     assert_eq!(bench.session.in_flight(), 0);
 }
 
@@ -168,20 +173,20 @@ fn the_gateways_own_answer_waits_for_its_turn() {
     bench.client_sends(&request(HEARTBEAT, 0, 1, b"")).unwrap();
     bench.client_sends(&api_versions_99(2)).unwrap();
     bench.client_sends(&request(HEARTBEAT, 0, 3, b"")).unwrap();
-    assert!(bench.to_client().is_empty(), "answer 2 may not overtake answer 1");
+    assert!(bench.at_client().is_empty(), "answer 2 may not overtake answer 1");
     bench.broker_sends(&answer(1, b"")).unwrap();
-    assert_eq!(correlation_ids(&bench.to_client()), [1, 2]);
+    assert_eq!(correlation_ids(&bench.at_client()), [1, 2]);
     bench.broker_sends(&answer(3, b"")).unwrap();
-    assert_eq!(correlation_ids(&bench.to_client()), [3]);
+    assert_eq!(correlation_ids(&bench.at_client()), [3]);
 }
 
 #[test]
 fn the_gateways_own_answer_needs_no_broker() {
     let mut bench = Bench::new();
     bench.client_sends(&api_versions_99(2)).unwrap();
-    assert!(bench.to_broker().is_empty());
+    assert!(bench.at_broker().is_empty());
     // v0-shaped: correlation id, error 35.
-    assert_eq!(bench.to_client()[4..10], [0, 0, 0, 2, 0, 35]);
+    assert_eq!(bench.at_client()[4..10], [0, 0, 0, 2, 0, 35]);
 }
 
 #[test]
@@ -190,7 +195,7 @@ fn produce_with_acks_0_awaits_no_answer() {
     bench.client_sends(&[produce(1, 0), produce(2, 0), request(HEARTBEAT, 0, 3, b"")].concat()).unwrap();
     assert_eq!(bench.session.in_flight(), 1);
     bench.broker_sends(&answer(3, b"")).unwrap();
-    assert_eq!(correlation_ids(&bench.to_client()), [3]);
+    assert_eq!(correlation_ids(&bench.at_client()), [3]);
 }
 
 #[test]
@@ -251,10 +256,117 @@ fn the_limit_of_requests_in_flight_holds_back_the_rest_until_an_answer_leaves() 
     let mut bench = Bench::new();
     let frames: Vec<u8> = (0..20).flat_map(|id| request(HEARTBEAT, 0, id, b"")).collect();
     bench.client_sends(&frames).unwrap();
-    assert!(bench.session.throttled());
-    assert_eq!(request_ids(&bench.to_broker()), (0..16).collect::<Vec<_>>());
+    assert!(bench.throttled());
+    assert_eq!(request_ids(&bench.at_broker()), (0..16).collect::<Vec<_>>());
     bench.broker_sends(&[answer(0, b""), answer(1, b"")].concat()).unwrap();
-    assert_eq!(request_ids(&bench.to_broker()), [16, 17]);
+    assert_eq!(request_ids(&bench.at_broker()), [16, 17]);
+}
+
+#[test]
+fn a_pause_ends_with_the_answer_even_when_nothing_more_had_been_read() {
+    let mut bench = Bench::new();
+    let frames: Vec<u8> = (0..16).flat_map(|id| request(HEARTBEAT, 0, id, b"")).collect();
+    bench.client_sends(&frames).unwrap();
+    assert!(bench.throttled(), "16 are in flight, and no byte of a 17th has come");
+    bench.at_broker();
+    bench.broker_sends(&answer(0, b"")).unwrap();
+    assert!(!bench.throttled());
+}
+
+#[test]
+fn a_header_cut_by_the_end_of_the_buffer_is_only_late() {
+    let mut bench = Bench::new();
+    let next = produce(2, 1);
+    for there in 1..next.len() {
+        let first = request(HEARTBEAT, 0, 1, &vec![0; CAPACITY - there - 15]);
+        let bytes = [&first, &next[..there]].concat();
+        assert_eq!(bytes.len(), CAPACITY);
+        bench.client_sends(&bytes).unwrap_or_else(|e| panic!("{there} bytes of the next header: {e}"));
+        let mut got = bench.at_broker();
+        bench.client_sends(&next[there..]).unwrap();
+        got.extend(bench.at_broker());
+        assert!(got == [&first[..], &next].concat());
+        bench.broker_sends(&[answer(1, b""), answer(2, b"")].concat()).unwrap();
+        bench.at_client();
+    }
+}
+
+#[test]
+fn a_header_longer_than_the_buffer_is_malformed() {
+    // Produce v9 whose header has a tagged field of 128 KiB.
+    let mut frame = request(0, 9, 1, &[1, 0, 0x80, 0x80, 0x08]);
+    frame[..4].copy_from_slice(&900_000i32.to_be_bytes());
+    frame.resize(CAPACITY, 0);
+    let error = Bench::new().client_sends(&frame).unwrap_err();
+    assert_eq!(error.label(), "malformed_request", "{error}");
+}
+
+/// Answers that the client doesn't take stop what asks for more: the gateway's own ones.
+#[test]
+fn own_answers_that_are_not_taken_hold_back_the_requests_behind_them() {
+    let mut bench = Bench::new();
+    for _ in 0..CAPACITY / 10 {
+        if bench.throttled() {
+            break;
+        }
+        bench.client_sends(&api_versions_99(1)).unwrap();
+    }
+    assert!(bench.throttled(), "{} bytes wait for the client", bench.answers.waiting());
+    assert!(bench.answers.waiting() < 2 * CAPACITY);
+    assert!(!bench.at_client().is_empty());
+    assert!(!bench.throttled());
+}
+
+/// The same where the broker's answers are rewritten, so that they are no longer in the buffer they were read into.
+#[test]
+fn rewritten_answers_that_are_not_taken_hold_back_the_broker() {
+    let metadata = |id| request(3, 0, id, &[0, 0, 0, 0]);
+    let told = |id| answer(id, b"\0\0\0\x01\0\0\0\x01\0\x01h\0\0\x23\x84\0\0\0\0");
+    let mut bench = Bench::new();
+    let mut taken = 0;
+    while bench.answers.has_space() && !bench.throttled() {
+        taken += 1;
+        assert!(taken < 10_000, "{} bytes wait for the client", bench.answers.waiting());
+        bench.client_sends(&metadata(taken)).unwrap();
+        bench.at_broker();
+        bench.broker_sends(&told(taken)).unwrap();
+    }
+    assert!(bench.answers.waiting() < 2 * CAPACITY);
+    assert_eq!(correlation_ids(&bench.at_client()), (1..=taken).collect::<Vec<_>>());
+    assert!(bench.answers.has_space());
+}
+
+#[test]
+fn answers_left_in_the_buffer_for_want_of_room_follow_once_there_is_some() {
+    let metadata = |id| request(3, 0, id, &[0, 0, 0, 0]);
+    // One broker with a short name, listed many times, becomes four times as long.
+    let told = |id| {
+        let brokers: Vec<u8> = b"\0\0\0\x01\0\0\0\0\x23\x84".repeat(3000);
+        answer(id, &[&3000i32.to_be_bytes()[..], &brokers, &[0; 4]].concat())
+    };
+    let mut bench = Bench::new();
+    let questions: Vec<u8> = (1..=12).flat_map(metadata).collect();
+    bench.client_sends(&questions).unwrap();
+    bench.at_broker();
+    let mut bytes = Vec::new();
+    for id in 1..=12 {
+        for piece in told(id).chunks(5000) {
+            while !bench.answers.has_space() {
+                bytes.extend(bench.at_client());
+                bench.broker_sends(&[]).unwrap();
+            }
+            let there = bench.answers.space().len().min(piece.len());
+            bench.broker_sends(&piece[..there]).unwrap();
+            bytes.extend(if there < piece.len() { bench.at_client() } else { Vec::new() });
+            bench.broker_sends(&piece[there..]).unwrap();
+            assert!(bench.answers.waiting() < 3 * CAPACITY);
+        }
+    }
+    while bench.session.in_flight() > 0 || bench.answers.waiting() > 0 {
+        bytes.extend(bench.at_client());
+        bench.broker_sends(&[]).unwrap();
+    }
+    assert_eq!(correlation_ids(&bytes), (1..=12).collect::<Vec<_>>());
 }
 
 #[test]
@@ -263,10 +375,10 @@ fn a_drain_finishes_the_frame_that_was_begun_and_begins_no_other() {
     let frames = [request(HEARTBEAT, 0, 1, b"abcdef"), request(HEARTBEAT, 0, 2, b"")].concat();
     bench.client_sends(&frames[..18]).unwrap();
     bench.client_sends_while(&frames[18..], &view(true)).unwrap();
-    assert_eq!(request_ids(&bench.to_broker()), [1]);
+    assert_eq!(request_ids(&bench.at_broker()), [1]);
     assert!(!bench.session.at_rest());
     bench.broker_sends(&answer(1, b"")).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(correlation_ids(&bench.to_client()), [1]);
+    assert_eq!(correlation_ids(&bench.at_client()), [1]);
 }
 
 #[test]
@@ -285,7 +397,7 @@ fn negative_and_repeated_correlation_ids_are_the_clients_business() {
     for id in [i32::MIN, -1, i32::MAX, i32::MAX] {
         bench.broker_sends(&answer(id, b"x")).unwrap();
     }
-    assert_eq!(correlation_ids(&bench.to_client()), [i32::MIN, -1, i32::MAX, i32::MAX]);
+    assert_eq!(correlation_ids(&bench.at_client()), [i32::MIN, -1, i32::MAX, i32::MAX]);
 }
 
 #[test]
@@ -293,20 +405,20 @@ fn handshake_v0_is_followed_by_raw_tokens_and_then_by_requests() {
     let mut bench = Bench::new();
     let handshake = request(17, 0, 1, b"\0\x05PLAIN");
     bench.client_sends(&handshake).unwrap();
-    assert_eq!(bench.to_broker(), handshake);
+    assert_eq!(bench.at_broker(), handshake);
     let told = answer(1, b"\0\0\0\0\0\x01\0\x05PLAIN");
     bench.broker_sends(&told).unwrap();
-    assert_eq!(bench.to_client(), told);
+    assert_eq!(bench.at_client(), told);
     let token = b"\0\0\0\x0d\0alice\0secret";
     bench.client_sends(token).unwrap();
-    assert_eq!(bench.to_broker(), token);
+    assert_eq!(bench.at_broker(), token);
     bench.broker_sends(&[0, 0, 0, 0]).unwrap();
-    assert_eq!(bench.to_client(), [0, 0, 0, 0]);
+    assert_eq!(bench.at_client(), [0, 0, 0, 0]);
     let next = request(HEARTBEAT, 0, 2, b"");
     bench.client_sends(&next).unwrap();
-    assert_eq!(bench.to_broker(), next);
+    assert_eq!(bench.at_broker(), next);
     bench.broker_sends(&answer(2, b"")).unwrap();
-    assert_eq!(correlation_ids(&bench.to_client()), [2]);
+    assert_eq!(correlation_ids(&bench.at_client()), [2]);
 }
 
 #[derive(Clone, Debug)]
@@ -378,7 +490,7 @@ proptest! {
             rounds += 1;
             prop_assert!(rounds < 200_000, "no progress");
             let &(n, from_client) = cuts.next().unwrap();
-            if from_client && sent_to < sent.len() && !bench.session.throttled() {
+            if from_client && sent_to < sent.len() && !bench.throttled() {
                 let n = n.min(sent.len() - sent_to);
                 bench.client_sends(&sent[sent_to..sent_to + n]).map_err(|e| TestCaseError::fail(e.to_string()))?;
                 sent_to += n;
@@ -387,8 +499,8 @@ proptest! {
                 let piece = std::mem::replace(&mut on_the_way, rest);
                 bench.broker_sends(&piece).map_err(|e| TestCaseError::fail(e.to_string()))?;
             }
-            broker_got.extend(bench.to_broker());
-            client_got.extend(bench.to_client());
+            broker_got.extend(bench.at_broker());
+            client_got.extend(bench.at_client());
             // The broker answers what it has got whole.
             while let Some((len, reply)) = replies.front() {
                 if broker_got.len() < handled + len {
@@ -402,8 +514,8 @@ proptest! {
                 break;
             }
         }
-        client_got.extend(bench.to_client());
-        broker_got.extend(bench.to_broker());
+        client_got.extend(bench.at_client());
+        broker_got.extend(bench.at_broker());
         prop_assert!(broker_got == expected_broker);
         prop_assert_eq!(bench.session.in_flight(), 0);
         let mut rest = Bytes::from(client_got);

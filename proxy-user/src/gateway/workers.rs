@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
-use super::connection::{self, Accepted};
+use super::connection::{self, Accepted, Connection};
 use super::registry::ConnectionRecord;
 use super::shared::{Phase, Shared};
 use crate::upstream::Target;
@@ -71,6 +71,8 @@ fn start_one(index: usize) -> anyhow::Result<Worker> {
     let counted = Arc::clone(&load);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        // Sockets are looked at after so many tasks, also when some never run out of bytes.
+        .event_interval(16)
         .max_blocking_threads(4)
         .build()
         .context("starting a worker's runtime")?;
@@ -112,7 +114,8 @@ async fn serve_one(handover: Handover) {
         Ok(client) => {
             shared.metrics.open.inc();
             let open = OpenGauge(Arc::clone(&shared));
-            connection::serve(Accepted { client, peer, local, target, shared, phase, record }).await;
+            let accepted = Accepted { client, peer, local, target, shared, phase, record };
+            connection::serve(Connection::new(accepted)).await;
             drop(open);
         }
         Err(error) => tracing::warn!(%peer, "a connection can't be watched: {error}"),

@@ -1,0 +1,400 @@
+//! A connection between real sockets on loopback: a client and a broker that do what they are told.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::connection::{Accepted, Connection, serve};
+use super::shared::{Phase, Shared};
+use crate::config::{self, Environment};
+use crate::metrics::Metrics;
+use crate::upstream::{Cluster, Target};
+
+/// Far above what any of this takes, below what anyone would wait.
+const SOON: Duration = Duration::from_secs(10);
+
+const HEARTBEAT: i16 = 12;
+
+/// A connection under test: the client's socket, and the task that serves it.
+struct Served {
+    client: TcpStream,
+    phase: watch::Sender<Phase>,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+impl Served {
+    /// Takes one connection whose broker listens at `broker`, under these `limits` (YAML, in braces).
+    async fn with(limits: &str, broker: SocketAddr) -> Self {
+        let text = format!(
+            "clusters: {{east: {{bootstrap: ['{broker}']}}}}\n\
+             virtual_clusters:\n  orders: {{cluster: east, bootstrap_port: 9092, \
+             broker_ports: {{first: 9200, count: 9}}, limits: {limits}}}\n"
+        );
+        let mut config = config::load_str(&text, "test.yaml", &Environment::empty()).unwrap();
+        let cluster = Cluster::spawn("east", config.clusters.remove("east").unwrap());
+        // The gateway's own client would be one more connection at the broker.
+        cluster.stop().await;
+        let metrics = Metrics::default();
+        let orders = config.virtual_clusters.remove("orders").unwrap();
+        let shared = Arc::new(Shared::new(
+            "orders",
+            orders,
+            cluster,
+            metrics.virtual_cluster("orders"),
+            metrics.gateway().clone(),
+        ));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let local = listener.local_addr().unwrap();
+        let (client, accepted) = tokio::join!(TcpStream::connect(local), listener.accept());
+        let (stream, peer) = accepted.unwrap();
+        let (phase, listening) = watch::channel(Phase::Serve);
+        let record = shared.registry.admit(peer, Target::Bootstrap, 100, None).unwrap();
+        let accepted = Accepted {
+            client: stream,
+            peer,
+            local,
+            target: Target::Bootstrap,
+            shared: Arc::clone(&shared),
+            phase: listening,
+            record,
+        };
+        Self { client: client.unwrap(), phase, shared, task: tokio::spawn(serve(Connection::new(accepted))) }
+    }
+
+    /// Times the connection was closed for this reason.
+    fn closed_as(&self, label: &str) -> u64 {
+        self.shared.metrics.closed.snapshot().get(label).copied().unwrap_or(0)
+    }
+
+    async fn ends(&mut self) {
+        timeout(SOON, &mut self.task).await.expect("the connection ends").unwrap();
+        assert_eq!(self.shared.registry.len(), 0, "its record is gone");
+        assert_eq!(self.shared.metrics.in_flight.get(), 0);
+        assert_eq!(self.shared.metrics.held_bytes.get(), 0);
+    }
+}
+
+async fn broker() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+async fn accept(listener: &TcpListener) -> TcpStream {
+    timeout(SOON, listener.accept()).await.expect("the gateway dials").unwrap().0
+}
+
+fn request(key: i16, version: i16, correlation: i32, body: &[u8]) -> Vec<u8> {
+    let mut frame = BytesMut::new();
+    frame.put_i32(10 + body.len() as i32);
+    frame.put_i16(key);
+    frame.put_i16(version);
+    frame.put_i32(correlation);
+    frame.put_i16(-1);
+    frame.put_slice(body);
+    frame.to_vec()
+}
+
+fn answer(correlation: i32, body: &[u8]) -> Vec<u8> {
+    [&(4 + body.len() as i32).to_be_bytes()[..], &correlation.to_be_bytes(), body].concat()
+}
+
+/// Produce v3 with acks 0 and `records` bytes that nobody looks at.
+fn unacknowledged(correlation: i32, records: usize) -> Vec<u8> {
+    let body = [&[0xff, 0xff, 0, 0, 0, 0, 0x75, 0x30][..], &vec![correlation as u8; records]].concat();
+    request(0, 3, correlation, &body)
+}
+
+async fn frame(stream: &mut TcpStream) -> Vec<u8> {
+    timeout(SOON, async {
+        let size = stream.read_u32().await.unwrap();
+        let mut frame = vec![0; size as usize];
+        stream.read_exact(&mut frame).await.unwrap();
+        [&size.to_be_bytes()[..], &frame].concat()
+    })
+    .await
+    .expect("a frame comes")
+}
+
+async fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    timeout(SOON, stream.read_to_end(&mut all)).await.expect("the stream ends").unwrap();
+    all
+}
+
+/// Closes with a reset.
+fn reset(stream: TcpStream) {
+    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+/// Where the broker's socket is full in the moment of the client's FIN depends on the size of buffers on the way, so
+/// many sizes are tried.
+#[tokio::test]
+async fn unacknowledged_bytes_behind_a_full_broker_socket_reach_it_before_the_fin() {
+    for size in (50_000..6_000_000).step_by(100_000) {
+        let (listener, address) = broker().await;
+        let Served { mut client, phase: _phase, task, .. } = Served::with("{}", address).await;
+        let sent: Vec<u8> = (0..5).flat_map(|id| unacknowledged(id, size / 5)).collect();
+        let expected = sent.len();
+        let producer = tokio::spawn(async move {
+            client.write_all(&sent).await.unwrap();
+            client.shutdown().await.unwrap();
+            rest(&mut client).await
+        });
+        let mut at_broker = accept(&listener).await;
+        sleep(Duration::from_millis(20)).await;
+        assert_eq!(rest(&mut at_broker).await.len(), expected);
+        drop(at_broker);
+        assert!(producer.await.unwrap().is_empty());
+        timeout(SOON, task).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_reset_while_dialling_loses_none_of_the_unacknowledged_bytes() {
+    // With its queue full, the broker lets the dial wait for a repeated SYN.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let _first_in_queue = TcpStream::connect(address).await.unwrap();
+    let mut served = Served::with("{}", address).await;
+    let sent = [unacknowledged(1, 5000), unacknowledged(2, 5000)].concat();
+    served.client.write_all(&sent).await.unwrap();
+    sleep(Duration::from_millis(200)).await;
+    let Served { client, phase: _phase, task, .. } = served;
+    reset(client);
+    sleep(Duration::from_millis(200)).await;
+    drop(accept(&listener).await);
+    let mut at_broker = accept(&listener).await;
+    assert!(rest(&mut at_broker).await == sent);
+    timeout(SOON, task).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn one_request_in_flight_at_a_time_still_flows() {
+    let (listener, address) = broker().await;
+    let mut served = Served::with("{in_flight: 1}", address).await;
+    let mut at_broker = None;
+    for id in 1..=5 {
+        served.client.write_all(&request(HEARTBEAT, 0, id, b"x")).await.unwrap();
+        if at_broker.is_none() {
+            at_broker = Some(accept(&listener).await);
+        }
+        let at_broker = at_broker.as_mut().unwrap();
+        assert_eq!(frame(at_broker).await, request(HEARTBEAT, 0, id, b"x"));
+        sleep(Duration::from_millis(10)).await;
+        at_broker.write_all(&answer(id, b"y")).await.unwrap();
+        assert_eq!(frame(&mut served.client).await, answer(id, b"y"));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_resets_while_it_is_not_read_loses_nothing_it_sent() {
+    let (listener, address) = broker().await;
+    let mut served = Served::with("{in_flight: 1}", address).await;
+    let first = request(HEARTBEAT, 0, 1, b"");
+    served.client.write_all(&first).await.unwrap();
+    let mut at_broker = accept(&listener).await;
+    assert_eq!(frame(&mut at_broker).await, first);
+    // Part of it is in the gateway's buffer, part still in its socket.
+    let later: Vec<u8> = (2..8).flat_map(|id| unacknowledged(id, 4000)).collect();
+    let (read, unread) = later.split_at(10_000);
+    served.client.write_all(read).await.unwrap();
+    sleep(Duration::from_millis(50)).await;
+    served.client.write_all(unread).await.unwrap();
+    sleep(Duration::from_millis(50)).await;
+    let Served { client, phase: _phase, task, .. } = served;
+    reset(client);
+    sleep(Duration::from_millis(50)).await;
+    at_broker.write_all(&answer(1, b"")).await.unwrap();
+    assert!(rest(&mut at_broker).await == later);
+    timeout(SOON, task).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_left_while_the_broker_is_frozen_does_not_stay() {
+    let (listener, address) = broker().await;
+    let mut served = Served::with("{in_flight: 1, drain: 200ms}", address).await;
+    let sent = [request(HEARTBEAT, 0, 1, b""), request(HEARTBEAT, 0, 2, b"")].concat();
+    served.client.write_all(&sent).await.unwrap();
+    let _frozen = accept(&listener).await;
+    sleep(Duration::from_millis(50)).await;
+    served.client.shutdown().await.unwrap();
+    served.ends().await;
+    assert_eq!(served.closed_as("client_gone"), 1);
+}
+
+#[tokio::test]
+async fn a_slow_client_gets_its_answers_after_its_fin_however_long_it_takes() {
+    let (listener, address) = broker().await;
+    let mut served = Served::with("{drain: 300ms}", address).await;
+    served.client.write_all(&request(HEARTBEAT, 0, 1, b"")).await.unwrap();
+    served.client.shutdown().await.unwrap();
+    let mut at_broker = accept(&listener).await;
+    let told = answer(1, &vec![7; 16 << 20]);
+    let expected = told.len();
+    let writer = tokio::spawn(async move {
+        assert_eq!(rest(&mut at_broker).await, request(HEARTBEAT, 0, 1, b""));
+        at_broker.write_all(&told).await.unwrap();
+        at_broker
+    });
+    let mut got = 0;
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match timeout(SOON, served.client.read(&mut buffer)).await.unwrap().unwrap() {
+            0 => break,
+            n => got += n,
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(got, expected);
+    drop(writer.await.unwrap());
+    served.ends().await;
+    assert_eq!(served.closed_as("client_closed"), 1);
+}
+
+#[tokio::test]
+async fn the_brokers_last_bytes_are_delivered_before_the_end() {
+    let (listener, address) = broker().await;
+    let mut served = Served::with("{}", address).await;
+    served.client.write_all(&request(HEARTBEAT, 0, 1, b"")).await.unwrap();
+    let mut at_broker = accept(&listener).await;
+    frame(&mut at_broker).await;
+    // An answer cut short, then the FIN.
+    let told = answer(1, &vec![7; 3 << 20]);
+    let half = told.len() / 2;
+    at_broker.write_all(&told[..half]).await.unwrap();
+    drop(at_broker);
+    assert!(rest(&mut served.client).await == told[..half]);
+    served.ends().await;
+    assert_eq!(served.closed_as("broker_closed"), 1);
+}
+
+#[tokio::test]
+async fn a_broker_that_closes_takes_the_client_along_at_once() {
+    let (listener, address) = broker().await;
+    let mut served = Served::with("{}", address).await;
+    served.client.write_all(&unacknowledged(1, 10)).await.unwrap();
+    let mut at_broker = accept(&listener).await;
+    frame(&mut at_broker).await;
+    let began = Instant::now();
+    drop(at_broker);
+    assert!(rest(&mut served.client).await.is_empty());
+    assert!(began.elapsed() < Duration::from_secs(1));
+    served.ends().await;
+}
+
+#[tokio::test]
+async fn a_drain_lets_the_answer_in_flight_out_and_counts_no_timeout_for_what_it_does_not_begin() {
+    let (listener, address) = broker().await;
+    let mut served = Served::with("{incomplete_frame: 100ms, drain: 5s}", address).await;
+    served.client.write_all(&request(HEARTBEAT, 0, 1, b"")).await.unwrap();
+    let mut at_broker = accept(&listener).await;
+    frame(&mut at_broker).await;
+    served.phase.send_replace(Phase::Drain { until: Instant::now() + Duration::from_secs(5) });
+    // A whole request that is not begun any more, and the beginning of another.
+    served.client.write_all(&request(HEARTBEAT, 0, 2, b"")).await.unwrap();
+    served.client.write_all(&[0, 0]).await.unwrap();
+    sleep(Duration::from_millis(300)).await;
+    at_broker.write_all(&answer(1, b"late")).await.unwrap();
+    assert_eq!(rest(&mut served.client).await, answer(1, b"late"));
+    served.ends().await;
+    assert_eq!(served.closed_as("drained"), 1);
+}
+
+#[tokio::test]
+async fn what_cannot_be_passed_on_waits_for_the_answers_before_it_and_is_no_timeout() {
+    let (listener, address) = broker().await;
+    let mut served = Served::with("{incomplete_frame: 100ms}", address).await;
+    let sent = [request(HEARTBEAT, 0, 1, b""), request(9999, 0, 2, b"")].concat();
+    served.client.write_all(&sent).await.unwrap();
+    let mut at_broker = accept(&listener).await;
+    frame(&mut at_broker).await;
+    sleep(Duration::from_millis(300)).await;
+    at_broker.write_all(&answer(1, b"")).await.unwrap();
+    assert_eq!(rest(&mut served.client).await, answer(1, b""));
+    served.ends().await;
+    assert_eq!(served.closed_as("unknown_request"), 1);
+}
+
+#[tokio::test]
+async fn a_trickling_client_is_closed_and_each_frame_has_its_own_time() {
+    let (listener, address) = broker().await;
+    let mut served = Served::with("{incomplete_frame: 400ms}", address).await;
+    // Each frame takes 300 ms; the next begins in the same segment in which the last one ends.
+    let frames: Vec<u8> = (1..=3).flat_map(|id| request(HEARTBEAT, 0, id, b"0123456789")).collect();
+    let len = frames.len() / 3;
+    let mut at = 0;
+    for end in [5, len + 5, 2 * len + 5, 3 * len] {
+        served.client.write_all(&frames[at..end]).await.unwrap();
+        at = end;
+        sleep(Duration::from_millis(300)).await;
+    }
+    let mut at_broker = accept(&listener).await;
+    for _ in 0..3 {
+        frame(&mut at_broker).await;
+    }
+    served.client.write_all(&[0]).await.unwrap();
+    at_broker.write_all(&[answer(1, b""), answer(2, b""), answer(3, b"")].concat()).await.unwrap();
+    served.ends_with_linger().await;
+    assert_eq!(served.closed_as("incomplete_frame"), 1);
+}
+
+impl Served {
+    async fn ends_with_linger(&mut self) {
+        rest(&mut self.client).await;
+        self.client.shutdown().await.unwrap();
+        self.ends().await;
+    }
+}
+
+#[tokio::test]
+async fn silence_is_closed_by_the_knob_it_concerns() {
+    let (listener, address) = broker().await;
+    let mut silent = Served::with("{first_byte: 100ms}", address).await;
+    silent.ends_with_linger().await;
+    assert_eq!(silent.closed_as("first_byte"), 1);
+
+    let mut idle = Served::with("{idle: 200ms}", address).await;
+    idle.client.write_all(&request(HEARTBEAT, 0, 1, b"")).await.unwrap();
+    let mut at_broker = accept(&listener).await;
+    sleep(Duration::from_millis(400)).await;
+    at_broker.write_all(&answer(1, b"")).await.unwrap();
+    assert_eq!(frame(&mut idle.client).await, answer(1, b""), "a request in flight is not idleness");
+    idle.ends_with_linger().await;
+    assert_eq!(idle.closed_as("idle"), 1);
+}
+
+#[tokio::test]
+async fn a_lingering_connection_still_counts() {
+    let (_listener, address) = broker().await;
+    let mut served = Served::with("{}", address).await;
+    served.client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    assert!(rest(&mut served.client).await.is_empty());
+    assert_eq!(served.closed_as("http_on_kafka"), 1);
+    assert_eq!(served.shared.registry.len(), 1, "its socket is still open");
+    drop(std::mem::replace(&mut served.client, TcpStream::connect(address).await.unwrap()));
+    served.ends().await;
+}
+
+/// The task of a connection and its state are what an idle connection costs.
+#[tokio::test]
+async fn a_connections_task_is_small() {
+    let (_listener, address) = broker().await;
+    let Served { client: _client, task, .. } = Served::with("{}", address).await;
+    task.abort();
+    fn size_of_output<T>(_: fn(Box<Connection>) -> T) -> usize {
+        size_of::<T>()
+    }
+    let size = size_of::<Connection>() + size_of_output(serve);
+    assert!(size < 2048, "{size} bytes");
+}
