@@ -22,7 +22,6 @@ pub(crate) struct DetachArgs {}
 
 pub(crate) fn attach(AttachArgs { interface }: &AttachArgs) -> Result<()> {
     build::build(true, Ebpf::Required)?;
-    println!("the probe counts packets on {interface} and passes every one; `cargo xtask detach` ends it");
     run(workspace::turnout()).args(["attach", interface.as_str()]).go()
 }
 
