@@ -398,3 +398,35 @@ async fn a_connections_task_is_small() {
     let size = size_of::<Connection>() + size_of_output(serve);
     assert!(size < 2048, "{size} bytes");
 }
+
+#[tokio::test]
+async fn answers_before_the_brokers_fault_are_delivered() {
+    for fault in [answer(99, b"strange"), vec![0xff; 9]] {
+        let (listener, address) = broker().await;
+        let mut served = Served::with("{}", address).await;
+        served.client.write_all(&[request(HEARTBEAT, 0, 1, b""), request(HEARTBEAT, 0, 2, b"")].concat()).await.unwrap();
+        let mut broker = accept(&listener).await;
+        frame(&mut broker).await;
+        frame(&mut broker).await;
+        broker.write_all(&[answer(1, b"good"), fault].concat()).await.unwrap();
+        assert_eq!(rest(&mut served.client).await, answer(1, b"good"));
+        drop(served.client.shutdown().await);
+        assert_eq!(served.closed_as("correlation") + served.closed_as("malformed_answer"), 1);
+    }
+}
+
+/// The broker closes when it reads the FIN: that isn't news of the broker.
+#[tokio::test]
+async fn a_client_that_leaves_within_a_frame_is_not_the_brokers_fault() {
+    let (listener, address) = broker().await;
+    let mut served = Served::with("{}", address).await;
+    let whole = request(HEARTBEAT, 0, 1, b"whatever");
+    served.client.write_all(&whole[..whole.len() - 1]).await.unwrap();
+    let mut broker = accept(&listener).await;
+    served.client.shutdown().await.unwrap();
+    assert_eq!(rest(&mut broker).await, whole[..whole.len() - 1]);
+    drop(broker);
+    assert!(rest(&mut served.client).await.is_empty());
+    served.ends().await;
+    assert_eq!((served.closed_as("client_gone"), served.closed_as("broker_closed")), (1, 0));
+}
