@@ -49,7 +49,7 @@ const PATIENCE: u32 = 2;
 const ROUNDS: u32 = 8;
 
 /// How often a client that isn't read is looked at, whether it is still there.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(1);
 
 type Dial = Pin<Box<dyn Future<Output = Result<(TcpStream, Endpoint), DialError>> + Send>>;
 

@@ -39,7 +39,7 @@ async fn an_absurd_size_is_refused_before_its_bytes_come() -> Result<()> {
         is_refused(&bench, &size.to_be_bytes(), "frame_limit", count as u32 + 1).await?;
     }
     wait_limit(&bench.gateway, "frame", 2)?;
-    bench.gateway.wait_log(&["WARN", "2147483647", "104857600", "limits.frame"], SOON)?;
+    bench.gateway.wait_log(&["WARN", "a request of 104857601 bytes is above 104857600 (limits.frame)"], SOON)?;
     ensure!(bench.gateway.resident_bytes()? < 64 << 20);
     Ok(())
 }
@@ -226,7 +226,7 @@ async fn produce_below_v3_is_refused_when_used() -> Result<()> {
         let bytes = [b"\0\0\0", &[version][..], b"\0\0\0\x01\0\x01c\0\x01\0\0\x03\xe8\0\0\0\0"].concat();
         is_refused(&bench, &frame(&bytes), "unknown_request", u32::from(version) + 1).await?;
     }
-    bench.gateway.wait_log(&["WARN", "Produce v2 isn't served, v3 to v13 are"], SOON)?;
+    bench.gateway.wait_log(&["WARN", "Produce v0 isn't served, v3 to v13 are"], SOON)?;
     Ok(())
 }
 
@@ -295,9 +295,8 @@ async fn a_slow_honest_client_is_not_taken_for_slowloris() -> Result<()> {
 async fn hostile_lengths_in_a_held_request_cost_only_its_connection() -> Result<()> {
     let bench = plain_bench(heartbeats()).await?;
     // AddRaftVoter v0, flexible: header v2, then a compact string whose length is 2 GiB.
-    for (count, body) in [&b"\xff\xff\xff\xff\x0f"[..], b"\xff\xff\xff\xff\xff\xff", b"\x00", b"\xfe\xff\xff\xff\x07abc"]
-        .into_iter()
-        .enumerate()
+    for (count, body) in
+        [&b"\xff\xff\xff\xff\x0f"[..], b"\xff\xff\xff\xff\xff\xff", b"\xfe\xff\xff\xff\x07abc"].into_iter().enumerate()
     {
         let bytes = [b"\0\x50\0\0\0\0\0\x01\0\x01c\0", body].concat();
         is_refused(&bench, &frame(&bytes), "malformed_request", count as u32 + 1).await?;

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
-use harness::mock::{MockBuilder, Mock, Reply};
+use harness::mock::{Mock, MockBuilder, Reply};
 use harness::raw::{Client, answer};
 use kafka_protocol::protocol::{Request, StrBytes};
 
@@ -99,8 +99,7 @@ fn fetch_answer(payload: usize) -> m::FetchResponse {
         let (host, rack) = (StrBytes::from_static_str(INTERNAL), Some(StrBytes::from_static_str("az1")));
         NodeEndpoint::default().with_node_id(id.into()).with_host(host).with_port(port).with_rack(rack)
     };
-    let topic = FetchableTopicResponse::default()
-        .with_partitions(vec![partition(0, 2), partition(1, 99)]);
+    let topic = FetchableTopicResponse::default().with_partitions(vec![partition(0, 2), partition(1, 99)]);
     m::FetchResponse::default()
         .with_responses(vec![topic])
         .with_node_endpoints(vec![endpoint(2, 9094), endpoint(99, 9999)])
@@ -173,8 +172,7 @@ fn share_fetch_answer(payload: usize) -> m::ShareFetchResponse {
         let host = StrBytes::from_static_str(INTERNAL);
         NodeEndpoint::default().with_node_id(id.into()).with_host(host).with_port(port)
     };
-    let topic = ShareFetchableTopicResponse::default()
-        .with_partitions(vec![partition(0, 2), partition(1, 99)]);
+    let topic = ShareFetchableTopicResponse::default().with_partitions(vec![partition(0, 2), partition(1, 99)]);
     m::ShareFetchResponse::default()
         .with_responses(vec![topic])
         .with_node_endpoints(vec![endpoint(2, 9094), endpoint(99, 9999)])
@@ -216,8 +214,7 @@ async fn share_acknowledge_errors_tell_no_brokers_address() -> Result<()> {
         let host = StrBytes::from_static_str(INTERNAL);
         NodeEndpoint::default().with_node_id(id.into()).with_host(host).with_port(port)
     };
-    let topic = ShareAcknowledgeTopicResponse::default()
-        .with_partitions(vec![partition(0, 2), partition(1, 99)]);
+    let topic = ShareAcknowledgeTopicResponse::default().with_partitions(vec![partition(0, 2), partition(1, 99)]);
     let body = m::ShareAcknowledgeResponse::default()
         .with_responses(vec![topic])
         .with_node_endpoints(vec![endpoint(2, 9094), endpoint(99, 9999)]);
@@ -240,7 +237,9 @@ async fn describe_quorum_tells_no_controllers_address() -> Result<()> {
         .with_host(StrBytes::from_static_str(INTERNAL))
         .with_port(9093);
     let nodes = vec![Node::default().with_node_id(1.into()).with_listeners(vec![listener])];
-    let bench = plain_bench(answering::<m::DescribeQuorumRequest>(m::DescribeQuorumResponse::default().with_nodes(nodes))).await?;
+    let bench =
+        plain_bench(answering::<m::DescribeQuorumRequest>(m::DescribeQuorumResponse::default().with_nodes(nodes)))
+            .await?;
     let (_, body) = ask(&mut bench.client().await?, 2, &m::DescribeQuorumRequest::default()).await?;
     assert_eq!((body.nodes[0].node_id.0, body.nodes[0].listeners.len()), (1, 0));
     Ok(())

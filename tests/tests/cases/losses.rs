@@ -15,10 +15,7 @@ use tokio::sync::Notify;
 use crate::support::*;
 
 /// A broker that answers one heartbeat, waits to be told, and ends the connection as `end` does.
-async fn broker_that_ends(
-    told: &Arc<Notify>,
-    end: fn(tokio::net::TcpStream) -> Result<()>,
-) -> Result<RawBroker> {
+async fn broker_that_ends(told: &Arc<Notify>, end: fn(tokio::net::TcpStream) -> Result<()>) -> Result<RawBroker> {
     let told = Arc::clone(told);
     RawBroker::start(move |mut stream| {
         let told = Arc::clone(&told);
@@ -72,9 +69,8 @@ async fn a_brokers_close_with_requests_in_flight_reaches_the_client_promptly() -
 async fn a_brokers_reset_reaches_the_client_promptly() -> Result<()> {
     for in_flight in [false, true] {
         let told = Arc::new(Notify::new());
-        let broker = broker_that_ends(&told, |stream| {
-            Ok(socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?)
-        });
+        let broker =
+            broker_that_ends(&told, |stream| Ok(socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?));
         let broker = broker.await?;
         let gateway = broker.gateway().start()?;
         let mut client = Client::connect(gateway.bootstrap_addr()).await?;

@@ -65,18 +65,24 @@ async fn brokers_that_do_not_read_cost_no_memory_and_stall_nobody() -> Result<()
     let before = bench.gateway.resident_bytes()?;
     let flood = joined(&produce_frames(0, 100, 100_000)?);
     let mut writers = Vec::new();
-    for _ in 0..10 {
+    for _ in 0..4 {
         let (mut client, flood) = (bench.client().await?, flood.clone());
-        writers.push(tokio::spawn(async move { client.send(&flood).await }));
+        // Far more than fits into all socket buffers on the way.
+        writers.push(tokio::spawn(async move {
+            for _ in 0..6 {
+                client.send(&flood).await?;
+            }
+            anyhow::Ok(())
+        }));
     }
     wait::until("back-pressure on the clients", SOON, || {
         let pauses = bench.gateway.metrics()?.sum("turnout_read_pauses_total", &[("side", "client")]);
-        ensure!(pauses >= 10.0, "{pauses} pauses");
+        ensure!(pauses >= 4.0, "{pauses} pauses");
         Ok(())
     })?;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let grown = bench.gateway.resident_bytes()?.saturating_sub(before);
-    ensure!(grown < 10 * PER_CONNECTION, "10 stalled brokers cost {grown} bytes");
+    ensure!(grown < 4 * PER_CONNECTION, "4 stalled brokers cost {grown} bytes");
     assert!(writers.iter().all(|writer| !writer.is_finished()), "the gateway took more than it could pass on");
     let begin = Instant::now();
     check_serves(bench.gateway.bootstrap_addr()).await?;

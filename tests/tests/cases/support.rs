@@ -135,7 +135,11 @@ pub(crate) async fn check_serves(address: SocketAddr) -> Result<()> {
 /// The connection ends within `limit`, whether by FIN or by RST; what came before is returned.
 pub(crate) async fn ends_within(client: &mut Client, limit: Duration) -> Result<Bytes> {
     client.set_patience(limit);
-    Ok(client.read_to_end().await.with_context(|| format!("the connection is still open after {limit:?}"))?.unwrap_or_default())
+    Ok(client
+        .read_to_end()
+        .await
+        .with_context(|| format!("the connection is still open after {limit:?}"))?
+        .unwrap_or_default())
 }
 
 pub(crate) fn heartbeat() -> HeartbeatRequest {

@@ -32,7 +32,9 @@ fn api_versions() -> m::ApiVersionsRequest {
 async fn an_api_versions_request_from_the_future_is_answered_in_v0_with_error_35() -> Result<()> {
     let bench = plain_bench(heartbeats()).await?;
     let mut client = bench.client().await?;
-    for (version, rest) in [(5u8, &b"\0\x04raw\x021\0"[..]), (5, b"\0"), (99, b"\0\xff\xff\xff\xff unreadable"), (127, b"")] {
+    for (version, rest) in
+        [(5u8, &b"\0\x04raw\x021\0"[..]), (5, b"\0"), (99, b"\0\xff\xff\xff\xff unreadable"), (127, b"")]
+    {
         client.send(&frame(&[b"\0\x12\0", &[version][..], b"\0\0\0\x07\0\x01c", rest].concat())).await?;
         let answer = client.read_frame().await?.unwrap_or_default();
         assert_eq!(answer[..], *b"\0\0\0\x07\0\x23\0\0\0\x01\0\x12\0\0\0\x04", "v{version}");
@@ -64,7 +66,9 @@ async fn the_header_of_an_api_versions_answer_stays_v0() -> Result<()> {
     let bench = plain_bench(heartbeats()).await?;
     let mut client = bench.client().await?;
     for version in 0..=4 {
-        client.send(&harness::raw::request(version, 9, &if version >= 3 { api_versions() } else { Default::default() })?).await?;
+        client
+            .send(&harness::raw::request(version, 9, &if version >= 3 { api_versions() } else { Default::default() })?)
+            .await?;
         let answer = client.read_frame().await?.unwrap_or_default();
         // Correlation id, then at once the error code.
         assert_eq!(answer[..6], [0, 0, 0, 9, 0, 0], "v{version}");
@@ -79,15 +83,32 @@ async fn the_header_of_an_api_versions_answer_stays_v0() -> Result<()> {
 async fn every_virtual_broker_offers_the_same_table_during_a_rolling_upgrade() -> Result<()> {
     let mock = Mock::builder().brokers(&[1, 2, 3]).script(|request| {
         let range = |key: i16, min: i16, max: i16| {
-            m::api_versions_response::ApiVersion::default().with_api_key(key).with_min_version(min).with_max_version(max)
+            m::api_versions_response::ApiVersion::default()
+                .with_api_key(key)
+                .with_min_version(min)
+                .with_max_version(max)
         };
         match (request.frame.api_key, request.node_id) {
             // Node 2 is not upgraded yet, node 3 speaks what only a later release does.
             (API_VERSIONS, node) => {
                 let keys = match node {
                     2 => vec![range(0, 0, 9), range(1, 0, 13), range(3, 0, 11), range(12, 0, 4), range(18, 0, 3)],
-                    3 => vec![range(0, 3, 13), range(1, 4, 18), range(3, 0, 14), range(12, 0, 5), range(18, 0, 5), range(68, 0, 1)],
-                    _ => vec![range(0, 0, 13), range(1, 0, 17), range(3, 0, 13), range(12, 0, 4), range(18, 0, 4), range(68, 0, 1)],
+                    3 => vec![
+                        range(0, 3, 13),
+                        range(1, 4, 18),
+                        range(3, 0, 14),
+                        range(12, 0, 5),
+                        range(18, 0, 5),
+                        range(68, 0, 1),
+                    ],
+                    _ => vec![
+                        range(0, 0, 13),
+                        range(1, 0, 17),
+                        range(3, 0, 13),
+                        range(12, 0, 4),
+                        range(18, 0, 4),
+                        range(68, 0, 1),
+                    ],
                 };
                 let body = m::ApiVersionsResponse::default().with_api_keys(keys);
                 match answer::<m::ApiVersionsRequest>(request.frame.api_version, request.frame.correlation_id, &body) {
@@ -131,7 +152,8 @@ async fn produce_is_offered_from_v0_where_the_broker_offers_it() -> Result<()> {
 // rewrite, and keys it does not know, are not offered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_newer_than_the_gateway_is_offered_as_far_as_it_is_understood() -> Result<()> {
-    let mock = Mock::builder().api(METADATA, 0, 14).api(10, 0, 9).api(93, 0, 0).api(999, 0, 3).api(10_000, 0, 1).api(12, 3, 9);
+    let mock =
+        Mock::builder().api(METADATA, 0, 14).api(10, 0, 9).api(93, 0, 0).api(999, 0, 3).api(10_000, 0, 1).api(12, 3, 9);
     let bench = plain_bench(mock).await?;
     let table = table(&mut bench.client().await?).await?;
     assert_eq!((table[&METADATA], table[&10], table[&12]), ((0, 13), (0, 6), (3, 4)));
@@ -163,11 +185,15 @@ fn with_features() -> harness::mock::MockBuilder {
             };
             body.supported_features = vec![
                 SupportedFeatureKey::default().with_name(name()).with_min_version(0).with_max_version(2),
-                SupportedFeatureKey::default().with_name(StrBytes::from_static_str("group.version")).with_max_version(1),
+                SupportedFeatureKey::default()
+                    .with_name(StrBytes::from_static_str("group.version"))
+                    .with_max_version(1),
             ];
             body.finalized_features_epoch = 77;
             body.finalized_features = vec![
-                FinalizedFeatureKey::default().with_name(StrBytes::from_static_str("group.version")).with_max_version_level(1),
+                FinalizedFeatureKey::default()
+                    .with_name(StrBytes::from_static_str("group.version"))
+                    .with_max_version_level(1),
                 FinalizedFeatureKey::default().with_name(name()).with_max_version_level(2).with_min_version_level(2),
             ];
             match answer::<m::ApiVersionsRequest>(version, request.frame.correlation_id, &body) {
@@ -183,15 +209,15 @@ fn with_features() -> harness::mock::MockBuilder {
 // Java and franz-go (48, 120): both are lowered together, or neither.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn produce_is_never_capped_without_lowering_the_transaction_version() -> Result<()> {
-    for (policy, fetch, produce, transaction) in
-        [("auto", 15, 13, 2), ("conservative", 15, 9, 1), ("full", 18, 13, 2)]
+    for (policy, fetch, produce, transaction) in [("auto", 15, 13, 2), ("conservative", 15, 9, 1), ("full", 18, 13, 2)]
     {
         let bench = bench(with_features(), |gateway| gateway.virtual_line(&format!("versions: {policy}"))).await?;
         let mut client = bench.client().await?;
         let answer = client.call(4, &api_versions()).await?;
         let max = |key: i16| answer.api_keys.iter().find(|k| k.api_key == key).map(|k| k.max_version);
         assert_eq!((max(FETCH), max(PRODUCE)), (Some(fetch), Some(produce)), "{policy}");
-        let finalized: Vec<_> = answer.finalized_features.iter().map(|f| (f.name.as_str(), f.max_version_level)).collect();
+        let finalized: Vec<_> =
+            answer.finalized_features.iter().map(|f| (f.name.as_str(), f.max_version_level)).collect();
         assert_eq!(finalized, [("group.version", 1), ("transaction.version", transaction)], "{policy}");
         let supported: Vec<_> = answer.supported_features.iter().map(|f| (f.name.as_str(), f.max_version)).collect();
         assert_eq!(supported, [("transaction.version", transaction), ("group.version", 1)], "{policy}");
