@@ -117,7 +117,9 @@ impl Daemon {
         {
             error!("the admin server could not move: {error}");
         }
-        self.log.set(log.format, &log.level)?;
+        if let Err(error) = self.log.set(log.format, &log.level) {
+            error!("the log stays as it is: {error}");
+        }
         if admin_changed {
             info!("the admin server moved");
         }

@@ -241,8 +241,9 @@ pub struct Limits {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub connections_per_source: Option<u32>,
-    /// Largest frame, request or answer, size field excluded; at most 2147483647. The default is that of
-    /// `socket.request.max.bytes`. A larger one closes the connection.
+    /// Largest request, size field excluded; at most 2147483647. The default is that of `socket.request.max.bytes`. A
+    /// larger one closes the connection. Answers stream whatever their size: what a client asked for is the broker's
+    /// to bound.
     pub frame: Size,
     /// Largest answer or request that is held whole because it must be rewritten; at most `frame`. It bounds the
     /// memory of one connection. A larger one closes the connection.

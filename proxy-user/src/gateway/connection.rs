@@ -49,7 +49,7 @@ const PATIENCE: u32 = 2;
 const ROUNDS: u32 = 8;
 
 /// How often a client that isn't read is looked at, whether it is still there.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(1);
 
 type Dial = Pin<Box<dyn Future<Output = Result<(TcpStream, Endpoint), DialError>> + Send>>;
 
@@ -100,6 +100,9 @@ pub(crate) struct Connection {
 
     /// The client sent what can't be passed on: the connection ends when its earlier requests are answered.
     ending: Option<CloseReason>,
+    /// The broker's socket failed, or it sent what can't be passed on: the connection ends when the answers before are
+    /// delivered.
+    fault: Option<CloseReason>,
 
     phase: Phase,
     phases: watch::Receiver<Phase>,
@@ -165,6 +168,7 @@ impl Connection {
             broker_eof: false,
             broker_deaf: false,
             ending: None,
+            fault: None,
             phase,
             phases,
             clock: Clock::new(now),
@@ -246,11 +250,11 @@ impl Connection {
     /// One go at each socket. Whether anything moved; if not, whoever can move something next will wake this task.
     fn round(&mut self, cx: &mut Context<'_>, config: &config::VirtualCluster) -> Result<bool, CloseReason> {
         let mut moved = self.read_client(cx, &config.limits);
-        self.parse(config, Side::Requests)?;
+        self.parse(config, Side::Requests);
         self.reach_broker(cx)?;
         moved |= self.write_broker(cx, &config.limits);
-        moved |= self.read_broker(cx)?;
-        self.parse(config, Side::Answers)?;
+        moved |= self.read_broker(cx);
+        self.parse(config, Side::Answers);
         moved |= self.write_client(cx);
         Ok(moved)
     }
@@ -267,6 +271,7 @@ impl Connection {
     fn wants_client(&self, limits: &config::Limits) -> bool {
         !self.client_eof
             && self.ending.is_none()
+            && self.fault.is_none()
             && !self.resting()
             && !self.is_paused(limits)
             && self.requests.has_space()
@@ -311,36 +316,32 @@ impl Connection {
         self.clock.client_ended(Instant::now());
     }
 
-    fn read_broker(&mut self, cx: &mut Context<'_>) -> Result<bool, CloseReason> {
-        let Broker::Open(broker) = &mut self.broker else { return Ok(false) };
+    fn read_broker(&mut self, cx: &mut Context<'_>) -> bool {
+        let Broker::Open(broker) = &mut self.broker else { return false };
         if self.broker_eof || !self.answers.has_space() {
-            return Ok(false);
+            return false;
         }
         match poll_read(broker, cx, self.answers.space()) {
-            Poll::Pending => Ok(false),
-            Poll::Ready(Ok(0)) => {
-                self.broker_eof = true;
-                Ok(true)
-            }
-            Poll::Ready(Ok(n)) => {
-                self.answers.filled(n);
-                Ok(true)
-            }
-            Poll::Ready(Err(error)) if self.answers.waiting() == 0 => Err(CloseReason::BrokerError(error)),
-            Poll::Ready(Err(_)) => {
-                self.broker_eof = true;
-                Ok(true)
-            }
+            Poll::Pending => return false,
+            Poll::Ready(Ok(0)) => self.broker_eof = true,
+            Poll::Ready(Ok(n)) => self.answers.filled(n),
+            Poll::Ready(Err(error)) => self.broker_failed(CloseReason::BrokerError(error)),
         }
+        true
     }
 
-    fn parse(&mut self, config: &config::VirtualCluster, side: Side) -> Result<(), CloseReason> {
+    fn broker_failed(&mut self, reason: CloseReason) {
+        self.broker_eof = true;
+        self.fault.get_or_insert(reason);
+    }
+
+    fn parse(&mut self, config: &config::VirtualCluster, side: Side) {
         let nothing_new = match side {
             Side::Requests => self.requests.unparsed().is_empty() || self.ending.is_some(),
-            Side::Answers => self.answers.unparsed().is_empty(),
+            Side::Answers => self.answers.unparsed().is_empty() || self.fault.is_some(),
         };
         if nothing_new {
-            return Ok(());
+            return;
         }
         let view = View {
             policy: config.versions,
@@ -357,7 +358,11 @@ impl Connection {
                     self.ending = Some(reason);
                 }
             }
-            Side::Answers => self.session.on_answer_bytes(&mut self.answers, &view)?,
+            Side::Answers => {
+                if let Err(reason) = self.session.on_answer_bytes(&mut self.answers, &view) {
+                    self.broker_failed(reason);
+                }
+            }
         }
         for event in self.session.take_events() {
             match event {
@@ -382,7 +387,6 @@ impl Connection {
                 }
             }
         }
-        Ok(())
     }
 
     /// Dials once there is something to send.
@@ -472,10 +476,12 @@ impl Connection {
     fn over(&mut self, limits: &config::Limits) -> Option<CloseReason> {
         let in_flight = self.session.in_flight();
         if self.broker_eof && self.answers.waiting() == 0 {
-            return Some(if self.client_eof && in_flight == 0 {
-                CloseReason::ClientClosed
-            } else {
-                CloseReason::BrokerClosed { in_flight }
+            // A broker that closes because the client did, at once or within a frame, is not to blame.
+            let follows = self.client_dead || self.client_eof && (in_flight == 0 || self.is_cut_short());
+            return Some(match self.fault.take() {
+                None | Some(CloseReason::BrokerError(_)) if follows => self.client_end(),
+                None => CloseReason::BrokerClosed { in_flight },
+                Some(reason) => reason,
             });
         }
         if in_flight > 0 || self.answers.waiting() > 0 || self.requests.waiting() > 0 && !self.broker_deaf {
@@ -485,14 +491,22 @@ impl Connection {
             return Some(reason);
         }
         if self.client_eof && !self.has_backlog(limits) {
-            let cut_short = self.session.arriving(&self.requests).is_some();
-            return Some(match self.client_error.take() {
-                Some(error) => CloseReason::ClientError(error),
-                None if cut_short => CloseReason::ClientGone { in_flight },
-                None => CloseReason::ClientClosed,
-            });
+            return Some(self.client_end());
         }
         (self.is_draining() && self.session.at_rest()).then_some(CloseReason::Drained)
+    }
+
+    fn is_cut_short(&self) -> bool {
+        self.client_eof && self.session.arriving(&self.requests).is_some()
+    }
+
+    /// What the client's end was.
+    fn client_end(&mut self) -> CloseReason {
+        match self.client_error.take() {
+            Some(error) => CloseReason::ClientError(error),
+            None if self.is_cut_short() => CloseReason::ClientGone { in_flight: self.session.in_flight() },
+            None => CloseReason::ClientClosed,
+        }
     }
 
     fn poll_timers(&mut self, cx: &mut Context<'_>, mut now: Instant, limits: &config::Limits) -> Poll<CloseReason> {

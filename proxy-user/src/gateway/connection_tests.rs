@@ -386,6 +386,62 @@ async fn a_lingering_connection_still_counts() {
     served.ends().await;
 }
 
+/// As after a panic: nothing runs to its end, everything is dropped.
+#[tokio::test]
+async fn a_task_that_is_cut_takes_its_share_of_the_gauges_along() {
+    let (listener, address) = broker().await;
+    let mut served = Served::with("{}", address).await;
+    served.client.write_all(&request(HEARTBEAT, 0, 1, b"")).await.unwrap();
+    let mut at_broker = accept(&listener).await;
+    frame(&mut at_broker).await;
+    assert_eq!(served.shared.metrics.in_flight.get(), 1);
+    served.task.abort();
+    assert!((&mut served.task).await.unwrap_err().is_cancelled());
+    assert_eq!(served.shared.metrics.in_flight.get(), 0);
+    assert_eq!(served.shared.registry.len(), 0);
+}
+
+/// One connection that never runs out of bytes shares its thread with one that asks little.
+#[tokio::test]
+async fn a_bulk_connection_leaves_others_their_turn() {
+    let (listener, address) = broker().await;
+    let Served { client: mut bulk, phase: _phase, task: _task, .. } = Served::with("{}", address).await;
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    // Its client and its broker have threads of their own, so that the task under test is always ready.
+    let mut small = Served::with("{}", address).await;
+    bulk.write_all(&unacknowledged(1, 1000)).await.unwrap();
+    let at_broker = accept(&listener).await.into_std().unwrap();
+    let bulk = bulk.into_std().unwrap();
+    for socket in [&at_broker, &bulk] {
+        socket.set_nonblocking(false).unwrap();
+    }
+    let reader = std::thread::spawn(move || std::io::copy(&mut &at_broker, &mut std::io::sink()));
+    let writer = std::thread::spawn(move || {
+        let frame = unacknowledged(2, 1 << 20);
+        while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+            std::io::Write::write_all(&mut &bulk, &frame).unwrap();
+        }
+    });
+    let mut slowest = Duration::ZERO;
+    let mut at_broker = None;
+    for id in 0..50 {
+        let began = Instant::now();
+        small.client.write_all(&request(HEARTBEAT, 0, id, b"")).await.unwrap();
+        if at_broker.is_none() {
+            at_broker = Some(accept(&listener).await);
+        }
+        let at_broker = at_broker.as_mut().unwrap();
+        frame(at_broker).await;
+        at_broker.write_all(&answer(id, b"")).await.unwrap();
+        frame(&mut small.client).await;
+        slowest = slowest.max(began.elapsed());
+    }
+    drop(stop);
+    writer.join().unwrap();
+    reader.join().unwrap().unwrap();
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+}
+
 /// The task of a connection and its state are what an idle connection costs.
 #[tokio::test]
 async fn a_connections_task_is_small() {
@@ -397,4 +453,40 @@ async fn a_connections_task_is_small() {
     }
     let size = size_of::<Connection>() + size_of_output(serve);
     assert!(size < 2048, "{size} bytes");
+}
+
+#[tokio::test]
+async fn answers_before_the_brokers_fault_are_delivered() {
+    for fault in [answer(99, b"strange"), vec![0xff; 9]] {
+        let (listener, address) = broker().await;
+        let mut served = Served::with("{}", address).await;
+        served
+            .client
+            .write_all(&[request(HEARTBEAT, 0, 1, b""), request(HEARTBEAT, 0, 2, b"")].concat())
+            .await
+            .unwrap();
+        let mut broker = accept(&listener).await;
+        frame(&mut broker).await;
+        frame(&mut broker).await;
+        broker.write_all(&[answer(1, b"good"), fault].concat()).await.unwrap();
+        assert_eq!(rest(&mut served.client).await, answer(1, b"good"));
+        drop(served.client.shutdown().await);
+        assert_eq!(served.closed_as("correlation") + served.closed_as("malformed_answer"), 1);
+    }
+}
+
+/// The broker closes when it reads the FIN: that isn't news of the broker.
+#[tokio::test]
+async fn a_client_that_leaves_within_a_frame_is_not_the_brokers_fault() {
+    let (listener, address) = broker().await;
+    let mut served = Served::with("{}", address).await;
+    let whole = request(HEARTBEAT, 0, 1, b"whatever");
+    served.client.write_all(&whole[..whole.len() - 1]).await.unwrap();
+    let mut broker = accept(&listener).await;
+    served.client.shutdown().await.unwrap();
+    assert_eq!(rest(&mut broker).await, whole[..whole.len() - 1]);
+    drop(broker);
+    assert!(rest(&mut served.client).await.is_empty());
+    served.ends().await;
+    assert_eq!((served.closed_as("client_gone"), served.closed_as("broker_closed")), (1, 0));
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,14 +52,35 @@ pub(crate) fn unreachable(config: &VirtualCluster, topology: &Topology) -> BTree
 
 /// Opens a port. IPv6 sockets take IPv6 only, so that both families can be listed.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    bind_with(address, false)
+}
+
+fn bind_with(address: SocketAddr, reuse_port: bool) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
+    if reuse_port {
+        socket.set_reuse_port(true)?;
+    }
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+/// The same while sockets of our own hold the port on addresses that collide (`0.0.0.0` and one of the host's), so
+/// that a reload opens the new before it closes the old. SO_REUSEPORT is on for that moment alone: another process
+/// that takes our port must go on failing.
+pub(crate) fn bind_beside(address: SocketAddr, ours: &[Arc<TcpListener>]) -> io::Result<std::net::TcpListener> {
+    let share = |yes| ours.iter().try_for_each(|socket| SockRef::from(&**socket).set_reuse_port(yes));
+    share(true)?;
+    let bound = bind_with(address, true).and_then(|socket| {
+        SockRef::from(&socket).set_reuse_port(false)?;
+        Ok(socket)
+    });
+    share(false)?;
+    bound
 }
 
 /// This host has no such address family: `::` in the default list must not keep an IPv4 host from starting.
@@ -94,9 +116,15 @@ impl Gate {
     }
 }
 
+/// Another handle of an open port: both take from one queue, and it stays open until both are closed.
+pub(crate) fn duplicate(socket: &TcpListener) -> io::Result<std::net::TcpListener> {
+    Ok(socket.as_fd().try_clone_to_owned()?.into())
+}
+
 /// An open port.
 pub(crate) struct Listener {
-    pub(crate) target: Target,
+    target: Target,
+    socket: Arc<TcpListener>,
     task: JoinHandle<()>,
     gate: Arc<Gate>,
 }
@@ -109,10 +137,29 @@ impl Listener {
         shared: Arc<Shared>,
         workers: Arc<Workers>,
     ) -> io::Result<Self> {
-        let socket = TcpListener::from_std(socket)?;
+        let socket = Arc::new(TcpListener::from_std(socket)?);
         let gate = Arc::new(Gate::new());
-        let task = tokio::spawn(accept(socket, target, shared, workers, Arc::clone(&gate)));
-        Ok(Self { target, task, gate })
+        let task = tokio::spawn(accept(Arc::clone(&socket), target, shared, workers, Arc::clone(&gate)));
+        Ok(Self { target, socket, task, gate })
+    }
+
+    /// Where connections of this port lead.
+    pub(crate) fn target(&self) -> Target {
+        self.target
+    }
+
+    /// The socket, to be handed on while the port stays open.
+    pub(crate) fn socket(&self) -> &Arc<TcpListener> {
+        &self.socket
+    }
+
+    /// Leads elsewhere from now on; those connected are drained. The port is not closed in between.
+    pub(crate) async fn lead_to(&mut self, target: Target, until: Instant, shared: Arc<Shared>, workers: Arc<Workers>) {
+        self.task.abort();
+        let _ = (&mut self.task).await;
+        self.gate.turn_over(until);
+        self.target = target;
+        self.task = tokio::spawn(accept(Arc::clone(&self.socket), target, shared, workers, Arc::clone(&self.gate)));
     }
 
     /// Drains those connected now; the port stays open.
@@ -120,18 +167,25 @@ impl Listener {
         self.gate.turn_over(until);
     }
 
-    /// Closes the port and tells those connected.
-    pub(crate) fn close(self, phase: Phase) {
-        self.task.abort();
-        let Self { gate, .. } = self;
-        gate.tell(phase.clone());
-        if let Phase::Drain { until } = phase {
-            gate.turn_over(until);
+    /// Has those connected look at their timeouts again, which a reload may have changed.
+    pub(crate) fn nudge(&self) {
+        self.gate.tell(Phase::Serve);
+    }
+
+    /// Closes the port and tells those connected. It is closed when this returns.
+    pub(crate) async fn close(self, phase: Phase) {
+        let Self { task, gate, socket, target: _ } = self;
+        task.abort();
+        let _ = task.await;
+        drop(socket);
+        match phase {
+            Phase::Drain { until } => gate.turn_over(until),
+            Phase::Serve | Phase::Stop => gate.tell(Phase::Stop),
         }
     }
 }
 
-async fn accept(socket: TcpListener, target: Target, shared: Arc<Shared>, workers: Arc<Workers>, gate: Arc<Gate>) {
+async fn accept(socket: Arc<TcpListener>, target: Target, shared: Arc<Shared>, workers: Arc<Workers>, gate: Arc<Gate>) {
     loop {
         match socket.accept().await {
             Ok((stream, peer)) => {

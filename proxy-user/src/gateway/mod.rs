@@ -16,7 +16,10 @@ mod lane;
 mod listeners;
 mod mapping;
 mod pool;
+mod ports;
 mod registry;
+#[cfg(test)]
+mod reload_tests;
 mod session;
 #[cfg(test)]
 mod session_tests;
@@ -25,13 +28,12 @@ pub mod status;
 mod virtual_cluster;
 mod workers;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use arc_swap::ArcSwap;
 use tracing::info;
 
@@ -39,7 +41,7 @@ pub use close::CloseReason;
 
 use self::shared::{Phase, Shared};
 use self::status::{BrokerStatus, ClusterStatus, ConnectionStatus, Readiness, Status};
-use self::virtual_cluster::{Bound, VirtualCluster};
+use self::virtual_cluster::VirtualCluster;
 use self::workers::Workers;
 use crate::config::{self, Config};
 use crate::metrics::{ClusterState, Metrics};
@@ -69,6 +71,15 @@ struct Running {
     config: Option<Arc<Config>>,
     clusters: BTreeMap<String, upstream::Cluster>,
     virtual_clusters: BTreeMap<String, Arc<VirtualCluster>>,
+    /// Virtual clusters that a reload removed and whose last connections are being drained.
+    leaving: Vec<Arc<Shared>>,
+}
+
+impl Running {
+    /// Everything that may have connections.
+    fn all(&self) -> impl Iterator<Item = &Arc<Shared>> {
+        self.virtual_clusters.values().map(|running| &running.shared).chain(&self.leaving)
+    }
 }
 
 impl Gateway {
@@ -108,8 +119,13 @@ impl Gateway {
         if self.draining.load(Relaxed) {
             bail!("a drain is under way");
         }
+        for (name, wanted) in &config.virtual_clusters {
+            if !config.clusters.contains_key(&wanted.cluster) {
+                bail!("virtual_clusters.{name}.cluster: there is no cluster {:?}", wanted.cluster);
+            }
+        }
         let old = self.running.load_full();
-        let mut bound = bind_ahead(&old, &config)?;
+        let mut bound = ports::bind_ahead(&old, &config)?;
 
         self.workers.resize(worker_count(&config))?;
 
@@ -128,25 +144,22 @@ impl Gateway {
             clusters.insert(name.clone(), cluster);
         }
 
-        // What goes first frees its ports for what comes.
-        let replaced = |name: &str| {
-            let before = old.config.as_ref().and_then(|config| config.virtual_clusters.get(name));
-            before.map(|v| &v.cluster) != config.virtual_clusters.get(name).map(|v| &v.cluster)
-        };
-        for (name, running) in old.virtual_clusters.iter().filter(|(name, _)| replaced(name)) {
-            let patience = running.shared.config().limits.drain.0;
-            info!(virtual_cluster = name, "removed: its connections are drained");
-            running.close(Phase::Drain { until: Instant::now() + patience }).await;
+        let mut leaving: Vec<_> = old.leaving.iter().filter(|shared| shared.registry.len() > 0).cloned().collect();
+        for (name, running) in &old.virtual_clusters {
+            if !is_kept(&old, &config, name) {
+                let patience = running.shared.config().limits.drain.0;
+                info!(virtual_cluster = name, "removed: its connections are drained");
+                running.close(Phase::Drain { until: Instant::now() + patience }).await;
+                leaving.push(Arc::clone(&running.shared));
+            }
         }
 
         let mut virtual_clusters = BTreeMap::new();
         for (name, wanted) in &config.virtual_clusters {
-            let Some(cluster) = clusters.get(&wanted.cluster) else {
-                bail!("virtual_clusters.{name}.cluster: there is no cluster {:?}", wanted.cluster);
-            };
+            let Some(cluster) = clusters.get(&wanted.cluster) else { continue };
             let mine = bound.remove(name).unwrap_or_default();
             let running = match old.virtual_clusters.get(name) {
-                Some(running) if !replaced(name) => {
+                Some(running) if is_kept(&old, &config, name) => {
                     if **running.shared.config() != *wanted {
                         running.reconfigure(wanted.clone(), mine).await;
                     }
@@ -156,7 +169,7 @@ impl Gateway {
                     let metrics = self.metrics.virtual_cluster(name);
                     let gateway = self.metrics.gateway().clone();
                     let shared = Shared::new(name, wanted.clone(), cluster.clone(), metrics, gateway);
-                    Arc::new(VirtualCluster::start(shared, Arc::clone(&self.workers), mine).await)
+                    Arc::new(VirtualCluster::start(Arc::new(shared), Arc::clone(&self.workers), mine).await)
                 }
             };
             virtual_clusters.insert(name.clone(), running);
@@ -169,7 +182,7 @@ impl Gateway {
             }
         }
         self.metrics.retain(|name| virtual_clusters.contains_key(name), |name| clusters.contains_key(name));
-        self.running.store(Arc::new(Running { config: Some(Arc::new(config)), clusters, virtual_clusters }));
+        self.running.store(Arc::new(Running { config: Some(Arc::new(config)), clusters, virtual_clusters, leaving }));
         let generation = self.generation.fetch_add(1, Relaxed) + 1;
         self.metrics.gateway().config_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
         self.set_reload_error(None);
@@ -195,8 +208,8 @@ impl Gateway {
             running.close(Phase::Drain { until: Instant::now() + patience }).await;
         }
         let all_gone = async {
-            for running in running.virtual_clusters.values() {
-                running.shared.registry.emptied().await;
+            for shared in running.all() {
+                shared.registry.emptied().await;
             }
         };
         let _ = tokio::time::timeout(longest + DRAIN_MARGIN, all_gone).await;
@@ -205,7 +218,7 @@ impl Gateway {
     /// Connections open now.
     #[must_use]
     pub fn open_connections(&self) -> usize {
-        self.running.load().virtual_clusters.values().map(|running| running.shared.registry.len()).sum()
+        self.running.load().all().map(|shared| shared.registry.len()).sum()
     }
 
     /// For operators.
@@ -235,7 +248,7 @@ impl Gateway {
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionStatus> {
         let running = self.running.load_full();
-        running.virtual_clusters.iter().flat_map(|(name, v)| v.shared.registry.status(name)).collect()
+        running.all().flat_map(|shared| shared.registry.status(&shared.name)).collect()
     }
 
     /// Whether traffic may be sent here: the config is loaded, ports are open, and each cluster was reached or is
@@ -265,7 +278,7 @@ impl Gateway {
         for (name, virtual_cluster) in &running.virtual_clusters {
             let bootstrap = virtual_cluster.shared.config().bootstrap_port;
             let open = virtual_cluster.open_ports();
-            if !open.iter().any(|address| address.port() == bootstrap) {
+            if !open.keys().any(|address| address.port() == bootstrap) {
                 ready = false;
                 reasons.push(format!("virtual cluster {name} has no bootstrap port open"));
             }
@@ -333,33 +346,9 @@ fn cluster_status(topology: &Topology) -> ClusterStatus {
     }
 }
 
-/// Opens the ports the new config needs and that aren't ours yet, so that a failure changes nothing.
-fn bind_ahead(old: &Running, new: &Config) -> anyhow::Result<BTreeMap<String, Bound>> {
-    let ours: BTreeSet<SocketAddr> = old.virtual_clusters.values().flat_map(|running| running.open_ports()).collect();
-    let mut all = BTreeMap::new();
-    for (name, wanted) in &new.virtual_clusters {
-        let known = old.clusters.get(&wanted.cluster).map(upstream::Cluster::topology).unwrap_or_default();
-        let mut bound = Bound::new();
-        for (address, target) in listeners::plan(wanted, &known) {
-            if ours.contains(&address) {
-                continue;
-            }
-            match listeners::bind(address) {
-                Ok(socket) => {
-                    bound.insert(address, socket);
-                }
-                Err(error) if listeners::family_is_absent(address, &error) => {}
-                Err(error) => {
-                    let role = registry::role_name(target);
-                    return Err(error).with_context(|| {
-                        format!(
-                            "virtual_clusters.{name}: {address} ({role}) can't be opened; free it or choose another"
-                        )
-                    });
-                }
-            }
-        }
-        all.insert(name.clone(), bound);
-    }
-    Ok(all)
+/// Whether a virtual cluster goes on as it is, perhaps reconfigured: one that leads to another cluster is another one.
+fn is_kept(old: &Running, new: &Config, name: &str) -> bool {
+    let cluster = |config: &Config| config.virtual_clusters.get(name).map(|v| v.cluster.clone());
+    let before = old.config.as_deref().and_then(cluster);
+    before.is_some() && before == cluster(new)
 }

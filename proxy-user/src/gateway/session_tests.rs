@@ -490,7 +490,7 @@ proptest! {
             rounds += 1;
             prop_assert!(rounds < 200_000, "no progress");
             let &(n, from_client) = cuts.next().unwrap();
-            if from_client && sent_to < sent.len() && !bench.throttled() {
+            if (from_client || on_the_way.is_empty()) && sent_to < sent.len() && !bench.throttled() {
                 let n = n.min(sent.len() - sent_to);
                 bench.client_sends(&sent[sent_to..sent_to + n]).map_err(|e| TestCaseError::fail(e.to_string()))?;
                 sent_to += n;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
@@ -15,6 +16,7 @@ use super::status::{ListenerStatus, VirtualClusterStatus};
 use super::workers::Workers;
 use crate::config;
 use crate::kafka::ids::NodeId;
+use crate::upstream::topology::Topology;
 use crate::upstream::{Endpoint, Target};
 
 /// A port that could not be opened is tried again after this long.
@@ -26,8 +28,8 @@ pub(crate) type Bound = HashMap<SocketAddr, std::net::TcpListener>;
 enum Command {
     /// Config and sockets to go on with.
     Reconfigure(Box<config::VirtualCluster>, Bound, oneshot::Sender<()>),
-    /// Close the ports; connections end by this phase.
-    Close(Phase),
+    /// Close the ports for good; connections end by this phase.
+    Close(Phase, oneshot::Sender<()>),
 }
 
 /// Handle of a running virtual cluster.
@@ -41,13 +43,13 @@ pub(crate) struct VirtualCluster {
 #[derive(Clone, Debug)]
 struct PortState {
     target: Target,
-    error: Option<String>,
+    /// The open socket, or why there is none.
+    socket: Result<Arc<TcpListener>, String>,
 }
 
 impl VirtualCluster {
     /// Opens the ports and keeps them right from then on.
-    pub(crate) async fn start(shared: Shared, workers: Arc<Workers>, bound: Bound) -> Self {
-        let shared = Arc::new(shared);
+    pub(crate) async fn start(shared: Arc<Shared>, workers: Arc<Workers>, bound: Bound) -> Self {
         let (commands, incoming) = mpsc::channel(8);
         let ports = Arc::default();
         let mut keeper = Keeper {
@@ -58,7 +60,7 @@ impl VirtualCluster {
             outside: BTreeSet::new(),
             ports: Arc::clone(&ports),
         };
-        keeper.reconcile(bound);
+        keeper.reconcile(bound).await;
         tokio::spawn(keeper.run(incoming));
         Self { shared, commands, ports }
     }
@@ -71,15 +73,24 @@ impl VirtualCluster {
         }
     }
 
-    /// Closes the ports; connections end by `phase`.
+    /// Closes the ports for good; connections end by `phase`. They are closed when this returns.
     pub(crate) async fn close(&self, phase: Phase) {
-        let _ = self.commands.send(Command::Close(phase)).await;
+        let (done, closed) = oneshot::channel();
+        if self.commands.send(Command::Close(phase, done)).await.is_ok() {
+            let _ = closed.await;
+        }
     }
 
-    /// The addresses that are open now.
-    pub(crate) fn open_ports(&self) -> BTreeSet<SocketAddr> {
+    /// The ports that are open now.
+    pub(crate) fn open_ports(&self) -> BTreeMap<SocketAddr, Arc<TcpListener>> {
         let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-        ports.iter().filter(|(_, state)| state.error.is_none()).map(|(address, _)| *address).collect()
+        ports.iter().filter_map(|(address, state)| Some((*address, Arc::clone(state.socket.as_ref().ok()?)))).collect()
+    }
+
+    /// The ports that should be open and aren't.
+    pub(crate) fn failing_ports(&self) -> BTreeSet<SocketAddr> {
+        let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        ports.iter().filter(|(_, state)| state.socket.is_err()).map(|(address, _)| *address).collect()
     }
 
     /// For operators.
@@ -96,7 +107,7 @@ impl VirtualCluster {
             ));
         }
         for (address, state) in &ports {
-            if let Some(error) = &state.error {
+            if let Err(error) = &state.socket {
                 degraded.push(format!("{address} ({}) is not open: {error}", role_name(state.target)));
             }
         }
@@ -107,7 +118,7 @@ impl VirtualCluster {
                 .map(|(address, state)| ListenerStatus {
                     address: address.to_string(),
                     role: role_name(state.target),
-                    error: state.error,
+                    error: state.socket.err(),
                 })
                 .collect(),
             unreachable_brokers: outside,
@@ -144,86 +155,95 @@ impl Keeper {
                 command = commands.recv() => match command {
                     Some(Command::Reconfigure(config, bound, done)) => {
                         self.shared.set_config(*config);
-                        self.reconcile(bound);
+                        self.reconcile(bound).await;
+                        self.open.values().for_each(Listener::nudge);
                         let _ = done.send(());
                     }
-                    Some(Command::Close(phase)) => {
-                        self.close_all(&phase);
-                        if phase == Phase::Stop {
-                            return;
-                        }
-                    }
-                    None => return self.close_all(&Phase::Stop),
-                },
-                changed = topology.changed() => {
-                    if changed.is_err() {
-                        // The cluster's task ended: nothing will change any more, ports stay as they are.
-                        let Some(command) = commands.recv().await else { return };
-                        if let Command::Close(phase) = command {
-                            self.close_all(&phase);
-                        }
+                    Some(Command::Close(phase, done)) => {
+                        self.close_all(&phase).await;
+                        let _ = done.send(());
                         return;
                     }
+                    None => return self.close_all(&Phase::Stop).await,
+                },
+                Ok(()) = topology.changed() => {
                     topology.borrow_and_update();
                     self.shared.on_topology(&self.shared.cluster().topology());
-                    self.reconcile(Bound::new());
+                    self.reconcile(Bound::new()).await;
                 }
-                _ = retry.tick(), if self.has_errors() => self.reconcile(Bound::new()),
+                _ = retry.tick(), if self.has_errors() => self.reconcile(Bound::new()).await,
             }
         }
     }
 
     fn has_errors(&self) -> bool {
-        self.ports.lock().unwrap_or_else(PoisonError::into_inner).values().any(|state| state.error.is_some())
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner).values().any(|state| state.socket.is_err())
     }
 
-    fn close_all(&mut self, phase: &Phase) {
+    async fn close_all(&mut self, phase: &Phase) {
         for (_, listener) in std::mem::take(&mut self.open) {
-            listener.close(phase.clone());
+            listener.close(phase.clone()).await;
         }
         self.ports.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Closes what must not be open, opens what must be, turns over what leads elsewhere now.
-    fn reconcile(&mut self, mut bound: Bound) {
+    async fn reconcile(&mut self, bound: Bound) {
         let shared = Arc::clone(&self.shared);
-        let config = shared.config();
-        let cluster = shared.cluster();
-        let topology = cluster.topology();
+        let topology = shared.cluster().topology();
+        let config = shared.config().clone();
         let plan = listeners::plan(&config, &topology);
         let until = Instant::now() + config.limits.drain.0;
 
-        let stale: Vec<_> = self.open.iter().filter(|(a, l)| plan.get(a) != Some(&l.target)).map(|(a, _)| *a).collect();
+        let stale: Vec<_> = self.open.keys().filter(|address| !plan.contains_key(address)).copied().collect();
         for address in stale {
             if let Some(listener) = self.open.remove(&address) {
-                self.shared.say(&format!("{address} ({}) closed", role_name(listener.target)));
-                listener.close(Phase::Drain { until });
+                shared.say(&format!("{address} ({}) closed", role_name(listener.target())));
+                listener.close(Phase::Drain { until }).await;
             }
         }
+        self.open_all(plan, bound, until).await;
+        self.note_brokers(&config, &topology, until);
+    }
 
-        let mut states = BTreeMap::new();
+    /// Opens what must be open, and turns what is open to where it must lead.
+    async fn open_all(&mut self, plan: BTreeMap<SocketAddr, Target>, mut bound: Bound, until: Instant) {
         let before = std::mem::take(&mut *self.ports.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut states = BTreeMap::new();
         for (address, target) in plan {
-            let error = if self.open.contains_key(&address) { None } else { self.open(address, target, &mut bound) };
-            if let Some(error) = &error
-                && before.get(&address).is_none_or(|state| state.error.as_ref() != Some(error))
+            let role = role_name(target);
+            let socket = match self.open.get_mut(&address) {
+                Some(listener) => {
+                    if listener.target() != target {
+                        let (shared, workers) = (Arc::clone(&self.shared), Arc::clone(&self.workers));
+                        listener.lead_to(target, until, shared, workers).await;
+                        self.shared.say(&format!("{address} is now {role}"));
+                    }
+                    Ok(Arc::clone(listener.socket()))
+                }
+                None => self.open(address, target, &mut bound),
+            };
+            if let Err(error) = &socket
+                && before.get(&address).is_none_or(|state| state.socket.as_ref().err() != Some(error))
             {
-                let role = role_name(target);
                 warn!(virtual_cluster = self.shared.name, "{address} ({role}) can't be opened: {error}");
             }
-            states.insert(address, PortState { target, error });
+            states.insert(address, PortState { target, socket });
         }
         *self.ports.lock().unwrap_or_else(PoisonError::into_inner) = states;
+    }
 
+    /// Drains connections to brokers that moved, and says which brokers have no port.
+    fn note_brokers(&mut self, config: &config::VirtualCluster, topology: &Topology, until: Instant) {
         for &node in topology.brokers.keys() {
-            let now = cluster.candidates(Target::Node(node));
+            let now = self.shared.cluster().candidates(Target::Node(node));
             let before = self.addresses.insert(node, now.clone()).unwrap_or_default();
             if !before.is_empty() && before != now {
                 self.shared.say(&format!("broker {node} moved: its connections are drained"));
-                self.open.values().filter(|l| l.target == Target::Node(node)).for_each(|l| l.turn_over(until));
+                self.open.values().filter(|l| l.target() == Target::Node(node)).for_each(|l| l.turn_over(until));
             }
         }
-        let outside = listeners::unreachable(&config, &topology);
+        let outside = listeners::unreachable(config, topology);
         if outside != self.outside {
             for node in outside.difference(&self.outside) {
                 warn!(
@@ -236,21 +256,20 @@ impl Keeper {
         }
     }
 
-    /// Opens one port. Returns why it isn't open.
-    fn open(&mut self, address: SocketAddr, target: Target, bound: &mut Bound) -> Option<String> {
+    /// Opens one port, or says why it can't be.
+    fn open(&mut self, address: SocketAddr, target: Target, bound: &mut Bound) -> Result<Arc<TcpListener>, String> {
         let socket = match bound.remove(&address).map_or_else(|| listeners::bind(address), Ok) {
             Ok(socket) => socket,
             Err(error) if listeners::family_is_absent(address, &error) => {
-                return Some("this host has no IPv6".to_owned());
+                return Err("this host has no IPv6".to_owned());
             }
-            Err(error) => return Some(error.to_string()),
+            Err(error) => return Err(error.to_string()),
         };
-        match Listener::start(socket, target, Arc::clone(&self.shared), Arc::clone(&self.workers)) {
-            Ok(listener) => {
-                self.open.insert(address, listener);
-                None
-            }
-            Err(error) => Some(error.to_string()),
-        }
+        let listener = Listener::start(socket, target, Arc::clone(&self.shared), Arc::clone(&self.workers))
+            .map_err(|error| error.to_string())?;
+        self.shared.say(&format!("{address} ({}) opened", role_name(target)));
+        let socket = Arc::clone(listener.socket());
+        self.open.insert(address, listener);
+        Ok(socket)
     }
 }

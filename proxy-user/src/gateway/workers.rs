@@ -55,12 +55,20 @@ impl Workers {
     }
 
     /// Gives a connection to the thread with the fewest. The queue is bounded by `limits.connections`.
-    pub(crate) fn serve(&self, handover: Handover) {
+    pub(crate) fn serve(&self, mut handover: Handover) {
         let workers = self.0.load();
-        let Some(worker) = workers.iter().min_by_key(|worker| worker.load.load(Relaxed)) else { return };
-        worker.load.fetch_add(1, Relaxed);
-        if worker.queue.send(handover).is_err() {
-            tracing::error!("a worker thread is gone; restart turnout");
+        for _ in 0..workers.len() {
+            let Some(worker) = workers.iter().min_by_key(|worker| worker.load.load(Relaxed)) else { return };
+            worker.load.fetch_add(1, Relaxed);
+            match worker.queue.send(handover) {
+                Ok(()) => return,
+                Err(mpsc::error::SendError(back)) => {
+                    tracing::error!("a worker thread is gone; the others go on, restart turnout");
+                    // Never the one with the fewest again.
+                    worker.load.store(usize::MAX / 2, Relaxed);
+                    handover = back;
+                }
+            }
         }
     }
 }

@@ -1,0 +1,57 @@
+//! What is compared.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+
+use super::counters::{Cpu, CpuSpent};
+
+/// Column of a connection without a proxy.
+pub(crate) const DIRECT: &str = "direct";
+/// Column of the gateway.
+pub(crate) const TURNOUT: &str = "turnout";
+/// Column of the yardstick.
+pub(crate) const HAPROXY: &str = "haproxy";
+
+/// A way to the brokers.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    /// Its column.
+    pub(crate) name: String,
+    /// Where clients start from: `host:port,…`.
+    pub(crate) bootstrap: String,
+    /// Process to read counters of; none for a direct connection.
+    pub(crate) pid: Option<i32>,
+}
+
+impl Subject {
+    /// One of them.
+    #[must_use]
+    pub(crate) fn new(name: &str, bootstrap: &str, pid: Option<i32>) -> Self {
+        Self { name: name.into(), bootstrap: bootstrap.into(), pid }
+    }
+
+    /// The first bootstrap address.
+    ///
+    /// # Errors
+    /// It isn't an IP address with a port.
+    pub(crate) fn first_address(&self) -> Result<SocketAddr> {
+        Ok(self.bootstrap.split(',').next().unwrap_or_default().parse()?)
+    }
+
+    /// Runs something through it, and tells the CPU time spent meanwhile.
+    ///
+    /// # Errors
+    /// What `run` returns, or the proxy has ended.
+    pub(crate) fn measure<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<(T, CpuSpent)> {
+        let before = Cpu::read(self.pid)?;
+        let result = run()?;
+        Ok((result, Cpu::read(self.pid)?.since(before)))
+    }
+}
+
+/// The order of subjects in a round: rotated, so that none is always first or always behind the same one.
+pub(crate) fn in_turn(subjects: &[Subject], round: usize) -> impl Iterator<Item = &Subject> {
+    let (before, after) = subjects.split_at(round % subjects.len().max(1));
+    after.iter().chain(before)
+}

@@ -1,0 +1,19 @@
+//! Known bugs of Kafka proxies, one test each, named after the symptom that must not show.
+//!
+//! The comment above a test names where the bug was seen: an issue tracker (`owner/repository#number`), a KIP, or the
+//! rule of the protocol. Most need only a scripted broker, which can be made to misbehave; what a real cluster answers
+//! is compared in the `equivalence` suite.
+
+mod support;
+
+mod addresses;
+mod framing;
+mod hints;
+mod lifecycle;
+mod limits;
+mod losses;
+mod operation;
+mod order;
+mod sasl;
+mod slowness;
+mod versions;
