@@ -11,6 +11,7 @@
 //! | [`relay`] | a packet relay that delays, reorders, doubles, damages and drops by a seed |
 //! | [`procfs`] | whom a process is connected to, and the most memory it had |
 //! | [`bench`] | what `cargo xtask bench` runs |
+//! | [`demo`] | what `cargo xtask demo` runs |
 //! | [`interrupt`] | Ctrl-C that leaves nothing behind |
 //! | [`skip`] | the register of tests that could not run here |
 //!
@@ -19,6 +20,7 @@
 
 pub mod bench;
 pub mod clients;
+pub mod demo;
 pub mod interrupt;
 pub mod kafka;
 pub mod mock;

@@ -28,6 +28,9 @@ const BACKLOG: i32 = 4096;
 /// How long accepting pauses when the process has no file descriptor left.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(250);
 
+/// Between two accepts when one failed, so that an error that stays does not take a whole core.
+const ERROR_PAUSE: Duration = Duration::from_millis(1);
+
 /// The ports that must be open: bootstrap, and one for each broker known, on every listen address.
 #[must_use]
 pub(crate) fn plan(config: &VirtualCluster, topology: &Topology) -> BTreeMap<SocketAddr, Target> {
@@ -208,7 +211,7 @@ async fn accept(socket: Arc<TcpListener>, target: Target, shared: Arc<Shared>, w
             // The client gave up before we came to it (accept(2): treat like EAGAIN).
             Err(error) => {
                 debug!(virtual_cluster = shared.name, "accept: {error}");
-                tokio::task::yield_now().await;
+                tokio::time::sleep(ERROR_PAUSE).await;
             }
         }
     }

@@ -205,10 +205,13 @@ impl Shared {
     fn log(&self, changes: &Changes, present: usize, known: usize) {
         let cluster = self.name.as_str();
         if changes.any_broker() {
-            info!(cluster, present, known, "brokers changed: {changes}");
+            info!(cluster, present, known, "brokers of cluster {cluster} changed: {changes}");
         }
         if let Some((was, is)) = &changes.renamed {
-            warn!(cluster, "the cluster's id was {was} and is {is}: do all bootstrap addresses belong to one cluster?");
+            warn!(
+                cluster,
+                "the id of cluster {cluster} was {was} and is {is}: do all bootstrap addresses belong to one cluster?"
+            );
         }
         for (id, advertised) in &changes.unreachable {
             warn!(
@@ -312,9 +315,9 @@ impl State {
         let is = judge(&was, &failure);
         let news = std::mem::discriminant(&was) != std::mem::discriminant(&is) || self.kind != Some(failure.kind());
         match &is {
-            Reach::Passive(why) if news => info!(cluster, "passive: {why}"),
-            Reach::Degraded(why) if news => warn!(cluster, "degraded: {why}"),
-            _ => debug!(cluster, "still not reached: {failure}"),
+            Reach::Passive(why) if news => info!(cluster, "cluster {cluster} is passive: {why}"),
+            Reach::Degraded(why) if news => warn!(cluster, "cluster {cluster} is degraded: {why}"),
+            _ => debug!(cluster, "cluster {cluster} is still not reached: {failure}"),
         }
         self.kind = Some(failure.kind());
         self.failures = self.failures.saturating_add(1);

@@ -82,7 +82,8 @@ impl Reader {
                 Topology { reach: Reach::Reached, ..merged }
             });
             if was != Reach::Reached {
-                tracing::info!(cluster = shared.name.as_str(), brokers = seen.brokers.len(), "reached");
+                let (cluster, brokers) = (shared.name.as_str(), seen.brokers.len());
+                tracing::info!(cluster, brokers, "cluster {cluster} is reached");
             }
         }
         if ask {

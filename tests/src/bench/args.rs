@@ -84,7 +84,8 @@ impl FromStr for Peer {
             Some((address, pid)) => (address, Some(pid.parse().map_err(|_| format!("{pid:?} is no process id"))?)),
             None => (rest, None),
         };
-        let resolved = std::net::ToSocketAddrs::to_socket_addrs(address).map_err(|error| format!("{error}: {shape}"))?;
+        let resolved =
+            std::net::ToSocketAddrs::to_socket_addrs(address).map_err(|error| format!("{error}: {shape}"))?;
         // The brokers are on loopback, so a name like localhost is meant as IPv4 where it has both.
         let mut resolved: Vec<_> = resolved.collect();
         resolved.sort_by_key(SocketAddr::is_ipv6);

@@ -94,7 +94,13 @@ fn measure(args: &Args, report: &mut Report, cluster: &Cluster, subjects: &[Subj
     progress("filling the topic that consumers read, and warming up");
     perf::produce(artifacts, &subjects[0].bootstrap, standing, amounts.consumed, RECORD)?;
     for subject in subjects {
-        perf::consume(artifacts, &subject.bootstrap, standing, &format!("warm-{}", subject.name), amounts.consumed / 4)?;
+        perf::consume(
+            artifacts,
+            &subject.bootstrap,
+            standing,
+            &format!("warm-{}", subject.name),
+            amounts.consumed / 4,
+        )?;
     }
     for round in 0..args.rounds() {
         for subject in in_turn(subjects, round) {

@@ -21,6 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 
 pub use args::{Args, Peer, Stage};
+pub(crate) use stats::percentile;
 
 use crate::{paths, process, turnout};
 use counters::{CpuSpent, Memory};

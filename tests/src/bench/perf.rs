@@ -23,7 +23,13 @@ pub(crate) struct Throughput {
 ///
 /// # Errors
 /// The tool fails or sends fewer records.
-pub(crate) fn produce(artifacts: &Artifacts, bootstrap: &str, topic: &str, records: u64, size: usize) -> Result<Throughput> {
+pub(crate) fn produce(
+    artifacts: &Artifacts,
+    bootstrap: &str,
+    topic: &str,
+    records: u64,
+    size: usize,
+) -> Result<Throughput> {
     let mut java = artifacts.java(512, &[]);
     java.args(["-Dturnout.log=warn", "org.apache.kafka.tools.ProducerPerformance", "--throughput", "-1"]);
     java.args(["--bootstrap-server", bootstrap, "--topic", topic]);
@@ -40,7 +46,13 @@ pub(crate) fn produce(artifacts: &Artifacts, bootstrap: &str, topic: &str, recor
 ///
 /// # Errors
 /// The tool fails or reads fewer records.
-pub(crate) fn consume(artifacts: &Artifacts, bootstrap: &str, topic: &str, group: &str, records: u64) -> Result<Throughput> {
+pub(crate) fn consume(
+    artifacts: &Artifacts,
+    bootstrap: &str,
+    topic: &str,
+    group: &str,
+    records: u64,
+) -> Result<Throughput> {
     let mut java = artifacts.java(512, &[]);
     java.args(["-Dturnout.log=warn", "org.apache.kafka.tools.ConsumerPerformance", "--hide-header"]);
     java.args(["--bootstrap-server", bootstrap, "--topic", topic, "--group", group]);

@@ -114,9 +114,10 @@ impl Report {
     /// Lowest of the subjects' medians: the throughput that all of them can carry.
     #[must_use]
     pub(crate) fn slowest(&self, workload: &str, metric: Metric) -> Option<f64> {
-        let medians = self.subjects().into_iter().filter_map(|subject| {
-            Summary::of(&self.values(workload, metric, &subject)).map(|summary| summary.median)
-        });
+        let medians = self
+            .subjects()
+            .into_iter()
+            .filter_map(|subject| Summary::of(&self.values(workload, metric, &subject)).map(|summary| summary.median));
         medians.min_by(f64::total_cmp)
     }
 

@@ -15,9 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use kafka_protocol::messages::api_versions_response::ApiVersion;
 use kafka_protocol::messages::metadata_response::MetadataResponseBroker;
-use kafka_protocol::messages::{
-    ApiKey, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse,
-};
+use kafka_protocol::messages::{ApiKey, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse};
 use kafka_protocol::protocol::{Message, StrBytes};
 
 use super::wire;
@@ -50,7 +48,8 @@ impl FastBroker {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, ports::one()?))?;
         let address = listener.local_addr()?;
         let fetched = fetch_sizes.iter().map(|&size| Ok((size, wire::fetched(size)?)));
-        let answers = Arc::new(Answers { address, produced: wire::produced()?, fetched: fetched.collect::<Result<_>>()? });
+        let answers =
+            Arc::new(Answers { address, produced: wire::produced()?, fetched: fetched.collect::<Result<_>>()? });
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         thread::Builder::new().name("mock accept".into()).spawn(move || {
@@ -109,7 +108,8 @@ fn serve(stream: TcpStream, answers: &Answers) -> Result<()> {
         let key = i16::from_be_bytes([head[0], head[1]]);
         let version = i16::from_be_bytes([head[2], head[3]]);
         let id = i32::from_be_bytes([head[4], head[5], head[6], head[7]]);
-        let detail = if key == ApiKey::Fetch as i16 { wire::fetch_max_bytes(head).context("a short Fetch")? } else { 0 };
+        let detail =
+            if key == ApiKey::Fetch as i16 { wire::fetch_max_bytes(head).context("a short Fetch")? } else { 0 };
         let is_load = key == ApiKey::Fetch as i16 || key == ApiKey::Produce as i16;
         match &mut last {
             Some((last_key, last_detail, bytes)) if is_load && (*last_key, *last_detail) == (key, detail) => {
@@ -119,7 +119,7 @@ fn serve(stream: TcpStream, answers: &Answers) -> Result<()> {
             _ => {
                 let bytes = answers.to(key, version, id, detail)?;
                 output.write_all(&bytes)?;
-                last = is_load.then(|| (key, detail, bytes));
+                last = is_load.then_some((key, detail, bytes));
             }
         }
     }

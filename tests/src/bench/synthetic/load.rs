@@ -86,7 +86,7 @@ fn one(mut output: TcpStream, mut template: Template, depth: usize, stop: &Atomi
             sent += 1;
         }
     }
-    moved.bytes += moved.requests * template.len() as u64;
+    moved.bytes += moved.requests * template.size() as u64;
     Ok(moved)
 }
 

@@ -110,7 +110,7 @@ pub(super) fn pace(
         latency.p50,
         latency.p99
     ));
-    let Latency { p50, p99, p999, requests: _ } = latency;
+    let Latency { p50, p99, p999 } = latency;
     for (metric, value) in [(Metric::P50, p50), (Metric::P99, p99), (Metric::P999, p999)] {
         report.add(workload, metric, &subject.name, value);
     }

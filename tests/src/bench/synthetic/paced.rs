@@ -23,8 +23,6 @@ pub(crate) struct Latency {
     pub(crate) p99: f64,
     /// 99.9th.
     pub(crate) p999: f64,
-    /// Requests measured.
-    pub(crate) requests: usize,
 }
 
 /// Sends `rate` requests a second over `connections` in turn for `duration`.
@@ -84,7 +82,7 @@ pub(crate) fn run(
     })?;
     latencies.sort_unstable();
     let at = |share| f64::from(percentile(&latencies, share));
-    Ok(Latency { p50: at(0.5), p99: at(0.99), p999: at(0.999), requests: latencies.len() })
+    Ok(Latency { p50: at(0.5), p99: at(0.99), p999: at(0.999) })
 }
 
 /// Sleeps end when they are due instead of up to 50 µs later.

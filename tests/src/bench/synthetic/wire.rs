@@ -65,15 +65,8 @@ impl Template {
     }
 
     /// Length of the frame in bytes.
-    #[must_use]
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         self.0.len()
-    }
-
-    /// Whether the frame is empty: never.
-    #[must_use]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 }
 

@@ -1,0 +1,18 @@
+//! `cargo xtask demo`: real Kafka traffic through turnout, watched and checked.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use harness::demo::{self, Args};
+use harness::interrupt;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match interrupt::guard().and_then(|()| demo::run(&args)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("demo: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The live table: in place on a terminal, a line a second elsewhere.
+
+use std::io::{IsTerminal, Write};
+
+use super::traffic::{Latency, Report};
+
+const BAR: usize = 30;
+
+/// What the gateway tells about its connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Connections {
+    /// Open now.
+    pub(crate) open: u64,
+    /// Since its start.
+    pub(crate) accepted: u64,
+}
+
+/// Where the table is shown.
+#[derive(Debug)]
+pub(crate) struct Screen {
+    in_place: bool,
+    seconds: u32,
+    last: Report,
+    /// Lines of the table that stand on the terminal.
+    drawn: usize,
+}
+
+impl Screen {
+    /// On stdout, for a run of `seconds`.
+    pub(crate) fn new(seconds: u32) -> Self {
+        Self { in_place: std::io::stdout().is_terminal(), seconds, last: Report::default(), drawn: 0 }
+    }
+
+    /// Shows a report.
+    pub(crate) fn show(&mut self, report: &Report, connections: Option<Connections>) {
+        let mut text = String::new();
+        if self.in_place {
+            let lines = table(&self.last, report, self.seconds, connections);
+            if self.drawn > 0 {
+                text = format!("\x1b[{}A", self.drawn);
+            }
+            for line in &lines {
+                // Each line clears what stood there before.
+                text += &format!("{line}\x1b[K\n");
+            }
+            self.drawn = lines.len();
+        } else {
+            text = line(&self.last, report, self.seconds, connections) + "\n";
+        }
+        let mut out = std::io::stdout().lock();
+        // Nobody watches: the run goes on and is judged by its exit code.
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        self.last = report.clone();
+    }
+}
+
+fn table(last: &Report, now: &Report, seconds: u32, connections: Option<Connections>) -> Vec<String> {
+    let pace = Pace::between(last, now);
+    let done = (now.seconds.min(seconds) as usize * BAR) / (seconds.max(1) as usize);
+    let row = |name: &str, left: String, right: String| format!("  {name:<24}{left:>16}{right:>16}");
+    let latency = |name: &str, Latency { p50, p99 }: Latency| row(name, millis(p50), millis(p99));
+    let (open, accepted) =
+        connections.map_or(("?".into(), "?".into()), |c| (c.open.to_string(), c.accepted.to_string()));
+    let mut lines = vec![
+        format!("  [{}{}] {} of {seconds} s", "#".repeat(done), ".".repeat(BAR - done), now.seconds),
+        String::new(),
+        row("", "a second".into(), "in total".into()),
+        row("records written", grouped(pace.sent), grouped(now.sent)),
+        row("records read", grouped(pace.read), grouped(now.read)),
+        row("data read", megabytes(pace.bytes), megabytes(now.bytes)),
+        row("", "p50".into(), "p99".into()),
+        latency("latency direct", now.direct),
+        latency("latency through turnout", now.gateway),
+        row("", "open".into(), "accepted".into()),
+        row("connections", open, accepted),
+        row("errors", String::new(), grouped(now.errors)),
+    ];
+    lines.push(now.last_error.as_ref().map_or(String::new(), |error| format!("  last error: {error:.100}")));
+    lines
+}
+
+fn line(last: &Report, now: &Report, seconds: u32, connections: Option<Connections>) -> String {
+    let pace = Pace::between(last, now);
+    format!(
+        "{:>3}/{seconds} s  written {}/s  read {}/s ({}/s)  p50/p99 direct {}/{} through turnout {}/{}  connections {}  \
+         errors {}",
+        now.seconds,
+        grouped(pace.sent),
+        grouped(pace.read),
+        megabytes(pace.bytes),
+        millis(now.direct.p50),
+        millis(now.direct.p99),
+        millis(now.gateway.p50),
+        millis(now.gateway.p99),
+        connections.map_or("?".into(), |connections| connections.open.to_string()),
+        now.errors,
+    )
+}
+
+/// What moved in a second.
+struct Pace {
+    sent: u64,
+    read: u64,
+    bytes: u64,
+}
+
+impl Pace {
+    fn between(last: &Report, now: &Report) -> Self {
+        let seconds = u64::from(now.seconds.saturating_sub(last.seconds).max(1));
+        let each = |last: u64, now: u64| now.saturating_sub(last) / seconds;
+        Self { sent: each(last.sent, now.sent), read: each(last.read, now.read), bytes: each(last.bytes, now.bytes) }
+    }
+}
+
+pub(crate) fn millis(micros: u64) -> String {
+    format!("{:.1} ms", micros as f64 / 1000.0)
+}
+
+pub(crate) fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+/// `1234567` as `1 234 567`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group)).collect();
+    groups.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(seconds: u32, sent: u64) -> Report {
+        let latency = Latency { p50: 1500, p99: 12_345 };
+        Report { seconds, sent, read: sent, bytes: sent * 1000, gateway: latency, ..Report::default() }
+    }
+
+    #[test]
+    fn thousands_stand_apart() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1 000", "1 234 567"]);
+    }
+
+    #[test]
+    fn a_row_tells_this_second_and_the_total() {
+        let connections = Connections { open: 9, accepted: 14 };
+        let lines = table(&report(9, 40_000), &report(10, 45_000), 30, Some(connections));
+        assert_eq!(lines[0], format!("  [{}{}] 10 of 30 s", "#".repeat(10), ".".repeat(20)));
+        let row = |name: &str| -> Vec<String> {
+            let line = lines.iter().find(|line| line.trim_start().starts_with(name)).unwrap();
+            line.split("  ").map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+        };
+        assert_eq!(row("records written"), ["records written", "5 000", "45 000"]);
+        assert_eq!(row("data read"), ["data read", "5.0 MB", "45.0 MB"]);
+        assert_eq!(row("latency through turnout"), ["latency through turnout", "1.5 ms", "12.3 ms"]);
+        assert_eq!(row("connections"), ["connections", "9", "14"]);
+    }
+
+    #[test]
+    fn without_a_terminal_a_second_is_a_line() {
+        let line = line(&report(0, 0), &report(1, 5000), 30, None);
+        assert!(line.contains("written 5 000/s") && line.contains("1.5 ms/12.3 ms") && !line.contains('\n'), "{line}");
+    }
+}
