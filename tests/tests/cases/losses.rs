@@ -33,7 +33,11 @@ async fn broker_that_ends(told: &Arc<Notify>, end: fn(tokio::net::TcpStream) -> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_brokers_close_of_an_idle_connection_reaches_the_client_promptly() -> Result<()> {
     let told = Arc::new(Notify::new());
-    let broker = broker_that_ends(&told, |stream| Ok(drop(stream))).await?;
+    let broker = broker_that_ends(&told, |stream| {
+        drop(stream);
+        Ok(())
+    })
+    .await?;
     let gateway = broker.gateway().start()?;
     let mut client = Client::connect(gateway.bootstrap_addr()).await?;
     client.call(0, &heartbeat()).await?;
