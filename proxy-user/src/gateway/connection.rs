@@ -338,7 +338,11 @@ impl Connection {
     fn parse(&mut self, config: &config::VirtualCluster, side: Side) {
         let nothing_new = match side {
             Side::Requests => self.requests.unparsed().is_empty() || self.ending.is_some(),
-            Side::Answers => self.answers.unparsed().is_empty() || self.fault.is_some(),
+            // A socket that failed takes nothing from what was read of it before.
+            Side::Answers => {
+                self.answers.unparsed().is_empty()
+                    || self.fault.as_ref().is_some_and(|fault| !matches!(fault, CloseReason::BrokerError(_)))
+            }
         };
         if nothing_new {
             return;

@@ -445,6 +445,27 @@ async fn a_bulk_connection_leaves_others_their_turn() {
     assert!(slowest < Duration::from_secs(1), "{slowest:?}");
 }
 
+/// Rewritten answers are longer than they came, so some of them wait unparsed when the broker's reset is seen.
+#[tokio::test]
+async fn whole_answers_before_the_brokers_reset_are_delivered_though_they_had_to_wait() {
+    const ANSWERS: i32 = 14;
+    let (listener, address) = broker().await;
+    let mut served = Served::with("{}", address).await;
+    let asked: Vec<u8> = (0..ANSWERS).flat_map(|id| request(3, 0, id, &[0, 0, 0, 0])).collect();
+    served.client.write_all(&asked).await.unwrap();
+    let mut at_broker = accept(&listener).await;
+    at_broker.read_exact(&mut vec![0; asked.len()]).await.unwrap();
+    // Broker 1 at "":9092, and again, and again; no topics.
+    let brokers = [&700i32.to_be_bytes()[..], &b"\0\0\0\x01\0\0\0\0\x23\x84".repeat(700), &[0; 4]].concat();
+    let told: Vec<u8> = (0..ANSWERS).flat_map(|id| answer(id, &brokers)).collect();
+    at_broker.write_all(&told).await.unwrap();
+    reset(at_broker);
+    for id in 0..ANSWERS {
+        assert_eq!(frame(&mut served.client).await[4..8], id.to_be_bytes());
+    }
+    served.ends_with_linger().await;
+}
+
 /// The task of a connection and its state are what an idle connection costs.
 #[tokio::test]
 async fn a_connections_task_is_small() {
