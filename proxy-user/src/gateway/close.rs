@@ -2,21 +2,11 @@
 
 use std::io;
 
+use crate::kafka::header::Foreign;
 use crate::kafka::ids::{ApiKey, ApiVersion, CorrelationId};
 use crate::metrics::Limit;
 use crate::route;
 use crate::upstream::DialError;
-
-/// What a client sent first when it wasn't Kafka.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Foreign {
-    /// A TLS ClientHello (`16 03`).
-    TlsHello,
-    /// A TLS alert (`15 03`), which reads as a frame of 352 MB.
-    TlsAlert,
-    /// An HTTP request.
-    Http,
-}
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +40,8 @@ pub enum CloseReason {
         Foreign::TlsHello => "the client speaks TLS to a plaintext port: set its security.protocol to PLAINTEXT or SASL_PLAINTEXT",
         Foreign::TlsAlert => "the client sent a TLS alert: it expected TLS on this plaintext port; set its security.protocol to PLAINTEXT or SASL_PLAINTEXT",
         Foreign::Http => "the client speaks HTTP to a Kafka port: check what it was told to dial",
+        Foreign::Ssh => "the client speaks SSH to a Kafka port: check what it was told to dial",
+        Foreign::Proxy => "the client sends a PROXY protocol header: switch it off in the load balancer before this port",
     })]
     Foreign(Foreign),
     /// A request's size field is negative, zero where that's not legal, or too small for a header.
@@ -157,6 +149,7 @@ impl CloseReason {
             Self::BrokerError(_) => "broker_error",
             Self::Unreachable(_) => "unreachable",
             Self::Foreign(Foreign::Http) => "http_on_kafka",
+            Self::Foreign(Foreign::Ssh | Foreign::Proxy) => "not_kafka",
             Self::Foreign(Foreign::TlsHello | Foreign::TlsAlert) => "tls_on_plaintext",
             Self::BadSize { .. } => "bad_size",
             Self::FrameTooLarge { .. } => "frame_limit",
@@ -203,29 +196,5 @@ impl CloseReason {
                 | Self::Drained
                 | Self::Stopped
         )
-    }
-}
-
-/// Tells what a first frame is when it isn't Kafka. Needs the first four bytes of the connection.
-#[must_use]
-pub(crate) fn foreign(first: [u8; 4]) -> Option<Foreign> {
-    match &first {
-        [0x16, 0x03, ..] => Some(Foreign::TlsHello),
-        [0x15, 0x03, ..] => Some(Foreign::TlsAlert),
-        b"GET " | b"HTTP" | b"POST" | b"HEAD" | b"PUT " | b"OPTI" | b"PRI " | b"CONN" => Some(Foreign::Http),
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tls_hello_an_alert_and_http_are_told_apart_from_kafka() {
-        assert_eq!(foreign([0x16, 0x03, 0x01, 0x02]), Some(Foreign::TlsHello));
-        assert_eq!(foreign([0x15, 0x03, 0x03, 0x00]), Some(Foreign::TlsAlert));
-        assert_eq!(foreign(*b"GET "), Some(Foreign::Http));
-        assert_eq!(foreign([0, 0, 0, 0x16]), None);
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use proxy_common::frame::{self, REQUEST_FIXED_LEN, RequestPrefix, SIZE_LEN};
 
-use super::close::{CloseReason, foreign};
+use super::close::CloseReason;
 use super::lane::Lane;
 use crate::config::Versions;
 use crate::kafka::api;
@@ -293,7 +293,7 @@ impl Session {
         let bytes = requests.unparsed();
         let Some(size) = frame::read_size(bytes) else { return Ok(false) };
         if self.begun == 0
-            && let Some(what) = bytes.first_chunk::<4>().and_then(|first| foreign(*first))
+            && let Some(what) = bytes.first_chunk::<4>().and_then(|first| header::foreign(*first))
         {
             return Err(CloseReason::Foreign(what));
         }

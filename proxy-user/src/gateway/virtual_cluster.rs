@@ -22,6 +22,9 @@ use crate::upstream::{Endpoint, Target};
 /// A port that could not be opened is tried again after this long.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// Why `::` is not open on a host without the family; such a port is left out, not degraded.
+const NO_IPV6: &str = "this host has no IPv6";
+
 /// Sockets bound ahead, so that a start or reload that can't have its ports changes nothing.
 pub(crate) type Bound = HashMap<SocketAddr, std::net::TcpListener>;
 
@@ -57,6 +60,7 @@ impl VirtualCluster {
             workers,
             open: BTreeMap::new(),
             addresses: HashMap::new(),
+            cluster_id: None,
             outside: BTreeSet::new(),
             ports: Arc::clone(&ports),
         };
@@ -140,6 +144,8 @@ struct Keeper {
     open: BTreeMap<SocketAddr, Listener>,
     /// Where each broker was dialled last, to notice that it moved.
     addresses: HashMap<NodeId, Vec<Endpoint>>,
+    /// Which cluster it was last, to notice another in its place.
+    cluster_id: Option<String>,
     /// Brokers without a port, as last reported.
     outside: BTreeSet<NodeId>,
     ports: Arc<Mutex<BTreeMap<SocketAddr, PortState>>>,
@@ -223,6 +229,9 @@ impl Keeper {
                 }
                 None => self.open(address, target, &mut bound),
             };
+            if socket.as_ref().is_err_and(|error| error == NO_IPV6) {
+                continue; // `::` of the default list: nothing is wrong with an IPv4 host.
+            }
             if let Err(error) = &socket
                 && before.get(&address).is_none_or(|state| state.socket.as_ref().err() != Some(error))
             {
@@ -235,6 +244,15 @@ impl Keeper {
 
     /// Drains connections to brokers that moved, and says which brokers have no port.
     fn note_brokers(&mut self, config: &config::VirtualCluster, topology: &Topology, until: Instant) {
+        if let Some(is) = &topology.cluster_id
+            && let Some(was) = self.cluster_id.replace(is.clone())
+            && was != *is
+        {
+            // Also those to bootstrap, which no broker's move would end: offsets and ids of one cluster mean nothing to
+            // another.
+            self.shared.say(&format!("the cluster was {was} and is {is}: all connections are drained"));
+            self.open.values().for_each(|listener| listener.turn_over(until));
+        }
         for &node in topology.brokers.keys() {
             let now = self.shared.cluster().candidates(Target::Node(node));
             let before = self.addresses.insert(node, now.clone()).unwrap_or_default();
@@ -261,7 +279,7 @@ impl Keeper {
         let socket = match bound.remove(&address).map_or_else(|| listeners::bind(address), Ok) {
             Ok(socket) => socket,
             Err(error) if listeners::family_is_absent(address, &error) => {
-                return Err("this host has no IPv6".to_owned());
+                return Err(NO_IPV6.to_owned());
             }
             Err(error) => return Err(error.to_string()),
         };

@@ -12,17 +12,32 @@ pub fn produce_acks(version: ApiVersion, bytes: &[u8]) -> Partial<i16> {
     proxy_common::request::produce_acks(version.0, bytes)
 }
 
-/// What a peer speaks that doesn't speak Kafka, by the first four bytes it sent, where a frame's size would be.
+/// What a peer speaks that doesn't speak Kafka.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreign {
+    /// A TLS ClientHello (`16 03`).
+    TlsHello,
+    /// A TLS alert (`15 03`), which reads as a frame of 352 MB.
+    TlsAlert,
+    /// An HTTP request, answer or HTTP/2 preface.
+    Http,
+    /// An SSH banner.
+    Ssh,
+    /// A PROXY protocol header, of either version.
+    Proxy,
+}
+
+/// Tells a peer that doesn't speak Kafka by the first four bytes it sent, where a frame's size would be.
 #[must_use]
-pub fn foreign(first: [u8; 4]) -> Option<&'static str> {
+pub fn foreign(first: [u8; 4]) -> Option<Foreign> {
     match &first {
-        [0x16, 0x03, ..] => Some("TLS handshake"),
-        [0x15, 0x03, ..] => Some("TLS alert"),
-        b"GET " | b"POST" | b"PUT " | b"HEAD" | b"OPTI" | b"DELE" | b"PATC" | b"CONN" => Some("HTTP request"),
-        b"HTTP" => Some("HTTP answer"),
-        b"PRI " => Some("HTTP/2 preface"),
-        b"SSH-" => Some("SSH banner"),
-        b"PROX" | [0x0d, 0x0a, 0x0d, 0x0a] => Some("PROXY protocol header"),
+        [0x16, 0x03, ..] => Some(Foreign::TlsHello),
+        [0x15, 0x03, ..] => Some(Foreign::TlsAlert),
+        b"GET " | b"POST" | b"PUT " | b"HEAD" | b"OPTI" | b"DELE" | b"PATC" | b"CONN" | b"HTTP" | b"PRI " => {
+            Some(Foreign::Http)
+        }
+        b"SSH-" => Some(Foreign::Ssh),
+        b"PROX" | [0x0d, 0x0a, 0x0d, 0x0a] => Some(Foreign::Proxy),
         _ => None,
     }
 }
@@ -116,10 +131,12 @@ mod tests {
 
     #[test]
     fn what_is_not_kafka_is_named_and_no_legal_size_is_taken_for_it() {
-        assert_eq!(foreign([0x16, 3, 1, 2]), Some("TLS handshake"));
-        assert_eq!(foreign([0x15, 3, 3, 0]), Some("TLS alert"));
-        assert_eq!(foreign(*b"GET "), Some("HTTP request"));
-        assert_eq!(foreign(*b"HTTP"), Some("HTTP answer"));
+        assert_eq!(foreign([0x16, 3, 1, 2]), Some(Foreign::TlsHello));
+        assert_eq!(foreign([0x15, 3, 3, 0]), Some(Foreign::TlsAlert));
+        assert_eq!(foreign(*b"GET "), Some(Foreign::Http));
+        assert_eq!(foreign(*b"HTTP"), Some(Foreign::Http));
+        assert_eq!(foreign(*b"SSH-"), Some(Foreign::Ssh));
+        assert_eq!(foreign(*b"PROX"), Some(Foreign::Proxy));
         for size in [-1, 0, 8, 524_288, 100 << 20] {
             assert_eq!(foreign(i32::to_be_bytes(size)), None);
         }
