@@ -64,8 +64,8 @@ fn clean_up() {
     remove_run_directories();
 }
 
-/// Those of this process: `build/runs/<pid>-…`.
-fn remove_run_directories() {
+/// Removes the run directories of this process, logs included: for the end of a run whose logs nobody will ask for.
+pub fn remove_run_directories() {
     let own = format!("{}-", std::process::id());
     for entry in fs::read_dir(paths::build().join("runs")).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(&own) {

@@ -345,3 +345,25 @@ impl Authority {
         Arc::new(builder.with_single_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap()).unwrap())
     }
 }
+
+/// A server that is `name` by a self-signed certificate marked as an authority, as `openssl req -x509` makes it, and
+/// that certificate in PEM form. `expired`: its time is over.
+pub(super) fn self_signed_server(name: &str, expired: bool) -> (Arc<rustls::ServerConfig>, String) {
+    use rustls_pki_types::PrivateKeyDer;
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    if expired {
+        params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    }
+    let certificate = params.self_signed(&key).unwrap();
+    let private = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let server = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], private)
+        .unwrap();
+    (Arc::new(server), certificate.pem())
+}

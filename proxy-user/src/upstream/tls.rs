@@ -4,9 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::server::ParsedCertificate;
+use rustls::{AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use crate::config;
 
@@ -72,10 +75,12 @@ fn read(tls: &config::Tls) -> Result<Files, TlsConfigError> {
 
 fn build(tls: &config::Tls, files: &Files) -> Result<Arc<ClientConfig>, TlsConfigError> {
     let mut roots = RootCertStore::empty();
+    let mut trusted = Vec::new();
     match (&tls.ca, &files.ca) {
         (Some(path), Some(pem)) => {
-            for certificate in certificates(path, pem)? {
-                roots.add(certificate).map_err(|e| refused(path, &e))?;
+            trusted = certificates(path, pem)?;
+            for certificate in &trusted {
+                roots.add(certificate.clone()).map_err(|e| refused(path, &e))?;
             }
         }
         _ => {
@@ -85,9 +90,14 @@ fn build(tls: &config::Tls, files: &Files) -> Result<Arc<ClientConfig>, TlsConfi
             }
         }
     }
-    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let chains = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+        .build()
+        .map_err(|error| rustls::Error::General(error.to_string()))?;
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots);
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Verifier { chains, trusted }));
     let built = match (&tls.cert, &tls.key, &files.identity) {
         (Some(cert), Some(key), Some((chain, private))) => {
             let chain = certificates(cert, chain)?;
@@ -102,6 +112,62 @@ fn build(tls: &config::Tls, files: &Files) -> Result<Arc<ClientConfig>, TlsConfi
         _ => builder.with_no_client_auth(),
     };
     Ok(Arc::new(built))
+}
+
+/// The usual verification of chains, but for one case: a broker's certificate that itself stands in `tls.ca`.
+///
+/// `openssl req -x509` and many guides make self-signed broker certificates that are marked as an authority, and Java,
+/// OpenSSL and Go take them from a trust store. RFC 5280 (6.1.4 k) lets nobody be both, so webpki refuses them.
+#[derive(Debug)]
+struct Verifier {
+    chains: Arc<WebPkiServerVerifier>,
+    /// Certificates of `tls.ca`.
+    trusted: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verdict = self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match verdict {
+            // What has no name of its own in rustls; webpki looks at the dates before, so they are right.
+            Err(rustls::Error::InvalidCertificate(CertificateError::Other(_)))
+                if self.trusted.iter().any(|trusted| trusted.as_ref() == end_entity.as_ref()) =>
+            {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verdict => verdict,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
 }
 
 fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsConfigError> {

@@ -32,6 +32,9 @@ pub struct Args {
     /// Only this stage
     #[arg(long, value_enum)]
     pub only: Option<Stage>,
+    /// Only workloads of the mock-broker stage whose name contains this, e.g. "Fetch"
+    #[arg(long, value_name = "WORDS")]
+    pub workload: Option<String>,
     /// The report; its numbers go beside it as JSON [default: build/bench/<date>.md]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,

@@ -9,9 +9,13 @@ use harness::interrupt;
 fn main() -> ExitCode {
     let args = Args::parse();
     match interrupt::guard().and_then(|()| demo::run(&args)) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            interrupt::remove_run_directories();
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("demo: {error:#}");
+            eprintln!("logs are in build/runs, in the folders that begin with {}-", std::process::id());
             ExitCode::FAILURE
         }
     }

@@ -166,18 +166,9 @@ impl GatewayBuilder {
         let path = dir.path().join(CONFIG);
         fs::write(&path, text)?;
 
-        let mut command = match self.open_files {
-            None => Command::new(&binary),
-            Some(limit) => {
-                let mut limited = Command::new("prlimit");
-                limited.arg(format!("--nofile={limit}:{limit}")).arg(&binary);
-                limited
-            }
-        };
-        command.arg("run").arg("--config").arg(&path).envs(self.environment);
-        let netns = self.world.as_ref().map(|world| &world.gateway().netns);
-        let process = Process::spawn("turnout", command, netns, Some(&log_path(dir.path())))?;
-        let gateway = Gateway { process, ports, world: self.world, dir };
+        let launch = Launch { binary, environment: self.environment, open_files: self.open_files };
+        let process = launch.spawn(dir.path(), self.world.as_deref())?;
+        let gateway = Gateway { process, launch, ports, world: self.world, dir };
         if self.wait_ready {
             gateway.wait_ready()?;
         }
@@ -236,6 +227,31 @@ impl GatewayBuilder {
         lines("", &[own]);
         lines("", &self.top_lines);
         text
+    }
+}
+
+/// How the process is started; the same each time.
+#[derive(Debug)]
+pub(super) struct Launch {
+    binary: PathBuf,
+    environment: Vec<(String, String)>,
+    open_files: Option<u64>,
+}
+
+impl Launch {
+    /// Starts it with the config and the log in `dir`.
+    pub(super) fn spawn(&self, dir: &Path, world: Option<&World>) -> Result<Process> {
+        let mut command = match self.open_files {
+            None => Command::new(&self.binary),
+            Some(limit) => {
+                let mut limited = Command::new("prlimit");
+                limited.arg(format!("--nofile={limit}:{limit}")).arg(&self.binary);
+                limited
+            }
+        };
+        let environment = self.environment.iter().map(|(key, value)| (key, value));
+        command.arg("run").arg("--config").arg(dir.join(CONFIG)).envs(environment);
+        Process::spawn("turnout", command, world.map(|world| &world.gateway().netns), Some(&log_path(dir)))
     }
 }
 

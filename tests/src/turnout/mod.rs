@@ -58,6 +58,7 @@ pub fn binary() -> Result<PathBuf> {
 #[derive(Debug)]
 pub struct Gateway {
     process: Process,
+    launch: builder::Launch,
     ports: Ports,
     world: Option<Arc<World>>,
     // Last, so that the process ends before its directory goes.
@@ -224,6 +225,16 @@ impl Gateway {
         self.process.stop(patience)
     }
 
+    /// Starts it again after its end: on the same ports, with the config as it stands in the file, appending to its log.
+    ///
+    /// # Errors
+    /// It still runs, or it does not become ready.
+    pub fn start_again(&mut self) -> Result<()> {
+        ensure!(!self.process.is_running(), "the gateway still runs");
+        self.process = self.launch.spawn(self.dir.path(), self.world.as_deref())?;
+        self.wait_ready()
+    }
+
     /// The process, to freeze it or read `/proc`.
     #[must_use]
     pub fn process(&self) -> &Process {
@@ -278,6 +289,15 @@ impl Gateway {
             }
         }
         Ok(())
+    }
+
+    /// Its open client connections, as `turnout status --connections` tells them.
+    ///
+    /// # Errors
+    /// The control socket does not answer, or its JSON has another shape.
+    pub fn connections(&self) -> Result<Vec<::turnout::gateway::status::ConnectionStatus>> {
+        let text = self.cli(&["status", "--connections", "--format", "json", "--socket", "{socket}"])?;
+        serde_json::from_str(&text).with_context(|| format!("the JSON of the connections: {text}"))
     }
 
     /// Resident memory in bytes.

@@ -4,7 +4,7 @@ use super::*;
 use crate::config;
 use crate::kafka::ids::{ApiKey, ApiVersion, NodeId};
 use crate::upstream::dial::dial;
-use crate::upstream::fake::{Authority, Fake, Script, Trouble};
+use crate::upstream::fake::{Authority, Fake, Script, Trouble, self_signed_server};
 use crate::upstream::tls::{Cache, TlsConfigError};
 use crate::upstream::topology::VersionRange;
 
@@ -211,6 +211,33 @@ async fn a_client_certificate_is_shown_where_it_is_wanted() {
 
     let error = open(&fake.at, Some(trusting(&authority, None)), BOUND).await.err().unwrap();
     assert!(error.to_string().contains("tls.cert"), "{error}");
+}
+
+/// Trusts the certificates of a PEM text.
+fn trusting_pem(pem: &str) -> Arc<ClientConfig> {
+    let ca = file(pem);
+    Cache::default().get(&config::Tls { ca: Some(ca.to_path_buf()), ..config::Tls::default() }).unwrap()
+}
+
+#[tokio::test]
+async fn a_self_signed_broker_certificate_is_trusted_when_it_is_the_ca() {
+    let serve = async |server| Fake::single(1, Script { tls: Some(server), ..Script::default() }).await;
+    let (server, pem) = self_signed_server("127.0.0.1", false);
+    let fake = serve(server).await;
+    assert!(open(&fake.at, Some(trusting_pem(&pem)), BOUND).await.is_ok());
+    // Trusted among others as well, and by nobody who doesn't list it.
+    let (_, another) = self_signed_server("127.0.0.1", false);
+    assert!(open(&fake.at, Some(trusting_pem(&format!("{another}{pem}"))), BOUND).await.is_ok());
+    let error = open(&fake.at, Some(trusting_pem(&another)), BOUND).await.err().unwrap();
+    assert_eq!(error.step, Step::Tls, "{error}");
+
+    // Its name and its dates count all the same.
+    let (server, pem) = self_signed_server("kafka-1.internal", false);
+    let misnamed = open(&serve(server).await.at, Some(trusting_pem(&pem)), BOUND).await.err().unwrap();
+    assert!(misnamed.to_string().contains("kafka-1.internal"), "{misnamed}");
+    let (server, pem) = self_signed_server("127.0.0.1", true);
+    let expired = open(&serve(server).await.at, Some(trusting_pem(&pem)), BOUND).await.err().unwrap();
+    assert!(expired.to_string().contains("expired"), "{expired}");
 }
 
 #[tokio::test]

@@ -143,7 +143,8 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<()> {
         memory_of_idle_connections(report, subject)?;
     }
     let duration = Duration::from_millis(if args.quick { 1500 } else { 4000 });
-    for shape in SHAPES {
+    let is_wanted = |shape: &Shape| args.workload.as_ref().is_none_or(|words| shape.name.contains(words.as_str()));
+    for shape in SHAPES.into_iter().filter(is_wanted) {
         let template = shape.template()?;
         let workload = format!("mock: {}", shape.name);
         for round in 0..args.rounds() {
