@@ -36,10 +36,12 @@ pub(crate) struct DemoArgs {
 
 /// Set up, and compare direct, turnout and haproxy on real Kafka.
 #[derive(clap::Args)]
-#[command(after_help = "Arguments behind `--` go to the bench itself: `cargo xtask bench -- --help`.")]
+#[command(
+    after_help = "Examples:\n  cargo xtask bench --quick\n  cargo xtask bench --rounds 5 --peer other=127.0.0.1:9192@4711\n  cargo xtask bench -- --help    what the bench takes"
+)]
 pub(crate) struct BenchArgs {
     /// Arguments of the bench
-    #[arg(last = true)]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
 }
 
