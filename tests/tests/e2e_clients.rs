@@ -9,7 +9,7 @@ use harness::clients::{Client, Consume, Consumed, Family, Metadata, Produce, Pro
 use harness::kafka::{self, Cluster};
 use harness::procfs::Watch;
 use harness::turnout::Gateway;
-use harness::{Tier, tier};
+use harness::{Tier, need_client, need_kafka, tier};
 
 const PARTITIONS: u32 = 3;
 const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
@@ -174,11 +174,9 @@ fn only_the_gateway(gateway: &Gateway, cluster: &Cluster, told: &[Metadata], dia
     Ok(())
 }
 
-/// A family that can't be had here is a registered skip; on CI that fails.
 fn family(family: Family) -> Result<()> {
-    if let Err(error) = harness::clients::prepare(family) {
-        return harness::skip::skip_real_kafka(format!("{family} can't be prepared: {error:#}"));
-    }
+    need_kafka!();
+    need_client!(family);
     is_the_same_through_the_gateway(family)
 }
 
@@ -216,6 +214,7 @@ fn kafkajs_is_the_same_through_the_gateway() -> Result<()> {
 /// through the gateway as well.
 #[test]
 fn a_java_share_group_reads_the_same_through_the_gateway() -> Result<()> {
+    need_kafka!();
     let (cluster, gateway) = (kafka::shared()?, gateway()?);
     let mut client = Client::start(Family::Java)?;
     client.connect(&cluster.bootstrap())?;
@@ -246,6 +245,7 @@ fn a_java_share_group_reads_the_same_through_the_gateway() -> Result<()> {
 /// The tools that operators type, from Kafka's own jars.
 #[test]
 fn java_tools_work_through_the_gateway() -> Result<()> {
+    need_kafka!();
     let (cluster, gateway) = (kafka::shared()?, gateway()?);
     let (bootstrap, topic) = (gateway.bootstrap(), kafka::unique("tools"));
     let tool = |class: &str, arguments: &[&str]| {

@@ -57,7 +57,7 @@ async fn metadata_of_every_version_tells_the_gateways_addresses() -> Result<()> 
     Ok(())
 }
 
-// grepplabs/kafka-proxy knows Metadata and FindCoordinator; v4 and above answer with an array.
+// grepplabs/kafka-proxy#223 (what has to be rewritten); from v4 on the answer is an array.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn find_coordinator_of_every_version_tells_the_gateways_address() -> Result<()> {
     use m::find_coordinator_response::Coordinator;

@@ -100,7 +100,7 @@ async fn a_port_check_costs_no_broker_connection_and_no_log_line() -> Result<()>
     bench.gateway.check_quiet(&[])
 }
 
-// shotover and others read the client id as UTF-8 of some length; it may be null, empty, or 32767 bytes long.
+// Rule of the protocol: a client id may be null, empty, or 32767 bytes long.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_client_id_passes_byte_for_byte() -> Result<()> {
     let bench = plain_bench(heartbeats()).await?;
@@ -198,7 +198,7 @@ async fn an_api_that_is_not_offered_ends_the_connection_behind_earlier_answers()
     Ok(())
 }
 
-// envoyproxy/envoy#26171: no number of strange keys may make series of metrics without bound.
+// envoyproxy/envoy#26171 (what unknown requests are counted as): no number of strange keys may make series of metrics without bound.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strange_keys_do_not_multiply_metrics() -> Result<()> {
     let bench = plain_bench(heartbeats()).await?;

@@ -74,7 +74,7 @@ async fn records_the_gateway_has_read_survive_the_clients_reset() -> Result<()> 
     Ok(())
 }
 
-// kafka-rules, section 1: a broker closes the connection when a Produce with acks=0 fails; the client must learn it.
+// Rule of the protocol: a broker closes the connection when a Produce with acks=0 fails; the client must learn it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_produce_with_acks_0_closes_the_clients_connection() -> Result<()> {
     let mock = Mock::builder().script(|request| match request.frame.api_key {
@@ -88,7 +88,7 @@ async fn a_failed_produce_with_acks_0_closes_the_clients_connection() -> Result<
     wait_closed(&bench.gateway, "broker_closed", 1)
 }
 
-// kafka-rules, section 1: two well-known proxies answer none of the requests in flight when the client half-closes.
+// Rule of the protocol: two well-known proxies answer none of the requests in flight when the client half-closes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_in_flight_reach_a_client_that_half_closed() -> Result<()> {
     let mock = Mock::builder().script(|request| match request.frame.api_key {
@@ -122,7 +122,7 @@ async fn a_frame_cut_short_by_the_clients_close_leaves_no_connection_behind() ->
     })
 }
 
-// kafka-rules, section 1: frames that arrive while the upstream is still connecting are queued or left unread.
+// Rule of the protocol: frames that arrive while the upstream is still connecting are queued or left unread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_sent_while_the_gateway_still_connects_are_not_lost() -> Result<()> {
     let hole = BlackHole::open().await?;
@@ -160,7 +160,7 @@ async fn frames_sent_while_the_gateway_still_connects_are_not_lost() -> Result<(
     Ok(())
 }
 
-// grepplabs/kafka-proxy#108: what a client sends in one segment with the header's end cut off, byte by byte.
+// Rule of the protocol: frames are what counts, wherever TCP cuts them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frame_that_arrives_byte_by_byte_is_the_same_frame() -> Result<()> {
     let bench = plain_bench(heartbeats()).await?;

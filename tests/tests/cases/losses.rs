@@ -90,7 +90,7 @@ async fn a_brokers_reset_reaches_the_client_promptly() -> Result<()> {
     Ok(())
 }
 
-// kroxylicious/kroxylicious#1009: a broker's FIN behind its last answers must not cut these off.
+// Rule of the protocol: a broker's FIN stands behind its last answers and must not cut these off.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_before_a_brokers_half_close_are_delivered() -> Result<()> {
     let mock = Mock::builder().script(|request| match (request.frame.api_key, request.frame.correlation_id) {

@@ -9,7 +9,7 @@ use harness::raw::frame;
 
 use crate::support::*;
 
-// kafka-rules: correlation ids are any int32, negative ones and repeats included; the Java client authenticates with
+// Rule of the protocol: correlation ids are any int32, negative ones and repeats included; the Java client authenticates with
 // ids from INT_MAX − 7 on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn negative_and_repeated_correlation_ids_confuse_nobody() -> Result<()> {
@@ -21,7 +21,7 @@ async fn negative_and_repeated_correlation_ids_confuse_nobody() -> Result<()> {
     Ok(())
 }
 
-// shotover/shotover-proxy#1971 (pending answers mixed up after a fault): match by order, verify by id.
+// Rule of the protocol: a broker answers in order, so match by order and verify by id.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_in_another_order_than_the_requests_are_not_passed_on() -> Result<()> {
     // The second of two requests is answered first.
@@ -53,7 +53,7 @@ async fn an_answer_with_a_strange_correlation_id_ends_the_connection() -> Result
     wait_closed(&bench.gateway, "correlation", 1)
 }
 
-// kafka-rules, section 1: one answer to each request, none besides.
+// Rule of the protocol: one answer to each request, none besides.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_nobody_asked_for_does_not_reach_the_client() -> Result<()> {
     let mock = Mock::builder().script(|request| match request.frame.api_key {
@@ -90,7 +90,7 @@ async fn produce_with_acks_0_waits_for_no_answer() -> Result<()> {
     Ok(())
 }
 
-// kafka-rules, section 1: acks stands behind client_id and transactional_id, either of which may be null (length −1).
+// Rule of the protocol: acks stands behind client_id and transactional_id, either of which may be null (length −1).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acks_are_found_behind_null_and_long_strings() -> Result<()> {
     let mock = Mock::builder().script(|request| match request.frame.api_key {
@@ -144,7 +144,7 @@ fn put_compact_text(to: &mut BytesMut, text: Option<&str>) {
     to.put_slice(text.unwrap_or_default().as_bytes());
 }
 
-// kroxylicious/kroxylicious#1635: a reply of the proxy's own must not overtake the broker's.
+// kroxylicious/kroxylicious#1635 (a proxy that answers ApiVersions by itself): its reply waits for its turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_gateways_own_answer_does_not_overtake_the_brokers() -> Result<()> {
     let mock = Mock::builder().script(|request| match request.frame.api_key {

@@ -73,7 +73,7 @@ async fn bare_tokens_after_handshake_v0_pass_both_ways() -> Result<()> {
     Ok(())
 }
 
-// The client's token may be empty too (radai in apache/kafka#2330: "you can have empty message body in SASL").
+// apache/kafka#2330 ("you can have empty message body in SASL exchanges"): the client's token may be empty too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_empty_bare_token_is_legal_after_handshake_v0() -> Result<()> {
     let broker = broker(&[(0, Some(b"challenge")), (3, None)]).await?;
@@ -102,7 +102,7 @@ async fn a_token_pipelined_behind_handshake_v0_is_no_request() -> Result<()> {
     Ok(())
 }
 
-// kafka-rules, section 1: a bare GSSAPI token (60 …) may be the very first frame.
+// Rule of the protocol: a bare GSSAPI token (60 …) may be the very first frame.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gssapi_token_without_a_handshake_passes() -> Result<()> {
     const TOKEN: &[u8] = b"\x60\x82\x02\x8a\x06\x09\x2a\x86\x48\x86\xf7\x12\x01\x02\x02rest of it";
@@ -126,7 +126,7 @@ async fn a_gssapi_token_without_a_handshake_passes() -> Result<()> {
     Ok(())
 }
 
-// kafka-rules, section 1: during SASL a broker takes no frame above 524288 bytes.
+// Rule of the protocol: during SASL a broker takes no frame above 524288 bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_above_512_kib_is_refused_by_its_size() -> Result<()> {
     let broker = broker(&[(524_288, Some(b"ok"))]).await?;

@@ -23,7 +23,7 @@ fn endless() -> harness::mock::MockBuilder {
     })
 }
 
-// kafka-rules, section 1: do not read ahead without bound.
+// Rule of the protocol: do not read ahead without bound.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_do_not_read_cost_no_memory_and_stall_nobody() -> Result<()> {
     // One worker: a connection that blocked it would block all.

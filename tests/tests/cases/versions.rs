@@ -205,7 +205,7 @@ fn with_features() -> harness::mock::MockBuilder {
     })
 }
 
-// kafka-rules, section 2: Produce capped below 12 with transaction.version 2 still advertised breaks transactions of
+// Rule of the protocol: Produce capped below 12 with transaction.version 2 still advertised breaks transactions of
 // Java and franz-go (48, 120): both are lowered together, or neither.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn produce_is_never_capped_without_lowering_the_transaction_version() -> Result<()> {
