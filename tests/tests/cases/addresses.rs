@@ -333,6 +333,10 @@ async fn a_client_is_told_the_address_it_dialled() -> Result<()> {
     let (bootstrap, broker) = (gateway.bootstrap_addr().port(), gateway.broker_addr(1)?.port());
     for host in ["127.0.0.1", "127.0.0.9", "::1"] {
         let ip: std::net::IpAddr = host.parse()?;
+        if std::net::TcpListener::bind((ip, 0)).is_err() {
+            harness::skip::record("a_client_is_told_the_address_it_dialled", &format!("this host has no {ip}"));
+            continue;
+        }
         let told = brokers(&mut Client::connect(SocketAddr::new(ip, bootstrap)).await?).await?;
         assert_eq!(told, [(1, host.to_owned(), i32::from(broker))]);
         // And what it is told works.

@@ -33,6 +33,7 @@ const BLANKED_TAG: &str = "127";
 
 #[test]
 fn every_api_and_version_that_both_speak_is_answered_alike() -> Result<()> {
+    harness::need_kafka!();
     let mut world = World::new()?;
     let offered = offered(&mut world)?;
     let mut left: BTreeSet<i16> = offered.keys().copied().collect();
@@ -217,6 +218,7 @@ fn without(tree: &mut Value, names: &[&str]) {
 /// gateway.
 #[test]
 fn what_a_broker_does_not_serve_is_closed_alike() -> Result<()> {
+    harness::need_kafka!();
     let mut world = World::bare()?;
     let offered = offered(&mut world)?;
     let strange = [4i16, 5, 6, 7, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82, 93, 999, 10_000, i16::MAX, -1];
@@ -247,6 +249,7 @@ fn is_served(key: i16, version: i16) -> bool {
 /// v1, wrong passwords and unknown mechanisms.
 #[test]
 fn sasl_exchanges_are_the_same_byte_for_byte() -> Result<()> {
+    harness::need_kafka!();
     let cluster = world::cluster()?;
     let direct = cluster.broker(LEADER)?.address(Listener::Sasl)?;
     let gateway = Gateway::before(cluster)
