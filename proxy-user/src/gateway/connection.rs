@@ -84,6 +84,8 @@ pub(crate) struct Connection {
     dialled: Option<Endpoint>,
     /// The node's address is not known: a bootstrap broker stands in until a Metadata answer tells.
     provisional: bool,
+    /// The answer that waits to be written names brokers whose ports are about to open.
+    ports: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 
     /// The client will send nothing more, and everything it sent was read.
     client_eof: bool,
@@ -161,6 +163,7 @@ impl Connection {
             target,
             dialled: None,
             provisional: false,
+            ports: None,
             client_eof: false,
             client_dead: false,
             client_error: None,
@@ -381,6 +384,7 @@ impl Connection {
                 Event::Seen(seen) => {
                     let cluster = self.shared.cluster();
                     cluster.observe(observed(seen));
+                    self.ports = self.shared.missing_ports().map(|ports| Box::pin(ports) as _);
                     if self.provisional {
                         let told = cluster.candidates(self.target);
                         if told.first().is_some_and(|told| self.dialled.as_ref() != Some(told)) {
@@ -461,6 +465,12 @@ impl Connection {
     fn write_client(&mut self, cx: &mut Context<'_>) -> bool {
         if self.client_dead {
             return drop_waiting(&mut self.answers);
+        }
+        if let Some(ports) = &mut self.ports {
+            if ports.as_mut().poll(cx).is_pending() {
+                return false;
+            }
+            self.ports = None;
         }
         match poll_write(&mut self.client, cx, &mut self.answers) {
             Poll::Ready(Ok(0)) | Poll::Pending => false,

@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 use super::connection::{Accepted, Connection, serve};
 use super::shared::{Phase, Shared};
 use crate::config::{self, Environment};
+use crate::kafka::ids::NodeId;
 use crate::metrics::Metrics;
 use crate::upstream::{Cluster, Target};
 
@@ -513,4 +514,47 @@ async fn a_client_that_leaves_within_a_frame_is_not_the_brokers_fault() {
     assert!(rest(&mut served.client).await.is_empty());
     served.ends().await;
     assert_eq!((served.closed_as("client_gone"), served.closed_as("broker_closed")), (1, 0));
+}
+
+/// A Metadata v1 answer: one broker without a rack, its own controller, no topics.
+fn metadata_answer(correlation: i32, node: i32, port: u16) -> Vec<u8> {
+    let mut body = BytesMut::new();
+    body.put_i32(1);
+    body.put_i32(node);
+    body.put_i16(9);
+    body.put_slice(b"127.0.0.1");
+    body.put_i32(i32::from(port));
+    body.put_i16(-1);
+    body.put_i32(node);
+    body.put_i32(0);
+    answer(correlation, &body)
+}
+
+#[tokio::test]
+async fn a_client_is_told_of_a_broker_when_its_port_is_open() {
+    let (listener, at) = broker().await;
+    let mut served = Served::with("{}", at).await;
+    served.client.write_all(&request(3, 1, 7, &0i32.to_be_bytes())).await.unwrap();
+    let mut broker = accept(&listener).await;
+    broker.read_exact(&mut [0; 18]).await.unwrap();
+    broker.write_all(&metadata_answer(7, 4, at.port())).await.unwrap();
+
+    let early = timeout(Duration::from_millis(300), served.client.read_u8()).await;
+    assert!(early.is_err(), "nobody has opened the port that the answer names");
+    let told = served.shared.cluster().topology();
+    assert!(told.brokers.contains_key(&NodeId(4)), "the gateway has read the answer");
+    served.shared.saw_to(&told);
+    let size = timeout(Duration::from_secs(1), served.client.read_u32()).await.expect("the answer at once").unwrap();
+    let mut body = vec![0; size as usize];
+    served.client.read_exact(&mut body).await.unwrap();
+    let port = 4 + 4 + 4 + 2 + "127.0.0.1".len();
+    assert_eq!(body[port..port + 4], 9204i32.to_be_bytes());
+
+    // A broker that is known holds nothing up.
+    served.client.write_all(&request(3, 1, 8, &0i32.to_be_bytes())).await.unwrap();
+    broker.read_exact(&mut [0; 18]).await.unwrap();
+    broker.write_all(&metadata_answer(8, 4, at.port())).await.unwrap();
+    timeout(Duration::from_secs(1), served.client.read_u32()).await.expect("the answer at once").unwrap();
+    drop((broker, served.client.shutdown().await));
+    served.ends().await;
 }

@@ -1,15 +1,20 @@
 //! What the connections of one virtual cluster share. Replaced piecewise by a reload, read without a lock.
 
+use std::collections::BTreeSet;
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+use tokio::sync::watch;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::close::CloseReason;
 use super::registry::{Registry, role_name};
 use crate::config;
+use crate::kafka::ids::NodeId;
 use crate::kafka::versions::{self, Offered};
 use crate::log_gate::LogGate;
 use crate::metrics::{GatewayMetrics, VirtualClusterMetrics};
@@ -18,6 +23,10 @@ use crate::upstream::{Cluster, Endpoint, Target};
 
 /// One line of a kind each interval; the next says how many were held back.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long an answer may wait for the ports that it names. Opening them takes less than a millisecond; where it takes
+/// longer, a client that must dial again is better off than one that waits.
+const PORTS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What connections are to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +52,8 @@ pub(crate) struct Shared {
     config: ArcSwap<config::VirtualCluster>,
     cluster: Cluster,
     offered: ArcSwapOption<Offered>,
+    /// Brokers whose ports are open, or can't be.
+    seen_to: watch::Sender<BTreeSet<NodeId>>,
 }
 
 impl Shared {
@@ -62,6 +73,7 @@ impl Shared {
             config: ArcSwap::from_pointee(config),
             cluster,
             offered: ArcSwapOption::empty(),
+            seen_to: watch::Sender::default(),
         };
         shared.on_topology(&shared.cluster.topology());
         shared
@@ -90,6 +102,29 @@ impl Shared {
         let known: Vec<_> = topology.brokers.values().filter_map(|broker| broker.versions.as_ref()).collect();
         let offered = (!known.is_empty()).then(|| versions::offered(self.config.load().versions, known.into_iter()));
         self.offered.store(offered.map(Arc::new));
+    }
+
+    /// The ports of all brokers of `topology` were opened, as far as they can be.
+    pub(crate) fn saw_to(&self, topology: &Topology) {
+        let brokers: BTreeSet<_> = topology.brokers.keys().copied().collect();
+        self.seen_to.send_if_modified(|seen_to| {
+            let is_new = *seen_to != brokers;
+            *seen_to = brokers;
+            is_new
+        });
+    }
+
+    /// Ready when the ports of all brokers known now were seen to, or patience ends; `None` when they are already.
+    pub(crate) fn missing_ports(&self) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let known: BTreeSet<_> = self.cluster.topology().brokers.keys().copied().collect();
+        if known.is_subset(&self.seen_to.borrow()) {
+            return None;
+        }
+        let mut seen_to = self.seen_to.subscribe();
+        Some(async move {
+            // Late or never, the client is told all the same: it dials again.
+            let _ = timeout(PORTS_PATIENCE, seen_to.wait_for(|seen_to| known.is_subset(seen_to))).await;
+        })
     }
 
     /// Whether a line about `key` may be written now; how many like it were held back.

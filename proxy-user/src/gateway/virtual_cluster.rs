@@ -209,6 +209,7 @@ impl Keeper {
             }
         }
         self.open_all(plan, bound, until).await;
+        shared.saw_to(&topology);
         self.note_brokers(&config, &topology, until);
     }
 

@@ -43,6 +43,7 @@ struct Amounts {
 /// # Errors
 /// A subject can't be started or breaks.
 pub(super) fn run(args: &Args, report: &mut Report) -> Result<()> {
+    progress("waiting until no other run on this machine has a cluster");
     let _one_cluster = kafka::heavy()?;
     let fronts: Vec<u16> = (0..BROKERS).map(|_| ports::one()).collect::<Result<_>>()?;
     let backs: Vec<u16> = (0..BROKERS).map(|_| ports::one()).collect::<Result<_>>()?;

@@ -24,9 +24,14 @@ pub use args::{Args, Peer, Stage};
 pub(crate) use stats::percentile;
 
 use crate::{paths, process, turnout};
-use counters::{CpuSpent, Memory};
+use counters::{Cpu, CpuSpent, Memory};
 use report::{Metric, Report};
 use subject::Subject;
+
+/// How long the machine is watched before the start.
+const QUIET: Duration = Duration::from_secs(2);
+/// Processors that may be busy with other things.
+const MOSTLY_IDLE: f64 = 0.2;
 
 /// Runs the stages asked for, prints the report and writes it.
 ///
@@ -66,17 +71,16 @@ fn conditions(args: &Args, now: Duration) -> Result<Vec<String>> {
     let version = process::run(version, Duration::from_secs(10)).context("asking turnout for its version")?;
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let processors = std::thread::available_parallelism().map_or(0, usize::from);
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let before = Cpu::read(None)?;
+    std::thread::sleep(QUIET);
+    let busy = Cpu::read(None)?.since(before).system / QUIET.as_secs_f64();
+    let warning = if busy > MOSTLY_IDLE { ": NOT QUIET, trust only ratios with a narrow spread" } else { "" };
     let build = if binary.components().any(|part| part.as_os_str() == "debug") { " (DEBUG BUILD)" } else { "" };
     Ok(vec![
         format!("{} UTC; {} rounds{}", stamp(now), args.rounds(), if args.quick { ", quick" } else { "" }),
-        format!("{processors} processors, Linux {}, load average at the start {}", kernel.trim(), first_word(&load)),
+        format!("{processors} processors, Linux {}; {busy:.1} of them busy before the start{warning}", kernel.trim()),
         format!("{}{build}", version.lines().next().unwrap_or_default()),
     ])
-}
-
-fn first_word(text: &str) -> &str {
-    text.split_whitespace().next().unwrap_or_default()
 }
 
 /// `YYYY-MM-DD-hhmm` in UTC.
