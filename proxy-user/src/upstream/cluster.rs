@@ -3,7 +3,7 @@
 //! ```text
 //!             ┌────────────── config changed ───────────────┐
 //!             ▼                                             │
-//!   read ──► Reached  ── refresh, or poke (≥ 1 s apart) ──► read …
+//!   read ──► Reached  ── refresh, or poke (≥ 1 s apart) ──► read …, after a poke some more, 3 s apart
 //!     ├────► Passive  ── likewise ────────────────────────► read …
 //!     └────► Degraded ── backoff ≤ 5 s, or poke ──────────► read …
 //! ```
@@ -31,6 +31,11 @@ use crate::config;
 
 /// Refreshes begin at least this far apart, however often they are asked for.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// After a poke the topology is looked at this often, this many times: a controller fences a dead broker only when its
+/// session has timed out (`broker.session.timeout.ms`, 9 s), long after the first client noticed.
+const CLOSER_LOOK: Duration = Duration::from_secs(3);
+const CLOSER_LOOKS: u32 = 5;
 
 /// The longest wait between attempts to reach a cluster that can't be reached.
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
@@ -268,6 +273,7 @@ async fn keep_fresh(shared: Arc<Shared>) {
     let mut settings = shared.settings.subscribe();
     let reader = Reader::default();
     let mut state = State::default();
+    let mut closer_looks = 0;
     loop {
         let now = settings.borrow_and_update().clone();
         let began = Instant::now();
@@ -279,15 +285,21 @@ async fn keep_fresh(shared: Arc<Shared>) {
                 continue;
             }
         };
+        let delay = if closer_looks > 0 { delay.min(CLOSER_LOOK) } else { delay };
+        closer_looks = u32::saturating_sub(closer_looks, 1);
         let due = async {
             sleep_until(began + MIN_INTERVAL).await;
             tokio::select! {
-                () = sleep_until(began + delay) => {}
-                () = shared.wake.notified() => {}
+                () = sleep_until(began + delay) => false,
+                () = shared.wake.notified() => true,
             }
         };
         tokio::select! {
-            () = due => {}
+            poked = due => {
+                if poked {
+                    closer_looks = CLOSER_LOOKS;
+                }
+            }
             _ = settings.changed() => state.failures = 0,
         }
     }

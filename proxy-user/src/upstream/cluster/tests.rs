@@ -230,6 +230,24 @@ async fn any_number_of_pokes_is_one_refresh_a_second() {
 }
 
 #[tokio::test]
+async fn a_poke_is_followed_by_a_closer_look() {
+    let one = Fake::single(1, Script::default()).await;
+    let two = Fake::single(5, Script::default()).await;
+    one.change(|s| s.brokers = vec![(1, one.at.clone(), None), (5, two.at.clone(), None)]);
+    let cluster = Cluster::spawn("east", config(&[&one.at]));
+    until(&cluster, "both", |t| ids(t) == [1, 5] && t.reach == Reach::Reached).await;
+    let before = one.count(3);
+    cluster.poke();
+    while one.count(3) == before {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // The broker is fenced only now, and nobody pokes again.
+    one.change(|s| s.brokers = vec![(1, one.at.clone(), None)]);
+    until(&cluster, "broker 5 absent", |t| ids(t) == [1]).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn nothing_new_wakes_nobody() {
     let fake = Fake::single(1, Script::default()).await;
     let cluster = Cluster::spawn("east", config(&[&fake.at]));
