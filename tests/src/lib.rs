@@ -10,10 +10,10 @@
 //! | [`mock`] | a scriptable broker |
 //! | [`relay`] | a packet relay that delays, reorders, doubles, damages and drops by a seed |
 //! | [`procfs`] | whom a process is connected to, and the most memory it had |
-//! | [`bench`] | what `cargo xtask bench` runs |
+//! | [`mod@bench`] | what `cargo xtask bench` runs |
 //! | [`demo`] | what `cargo xtask demo` runs |
 //! | [`interrupt`] | Ctrl-C that leaves nothing behind |
-//! | [`skip`] | the register of tests that could not run here |
+//! | [`mod@skip`] | the register of tests that could not run here |
 //!
 //! A suite that only needs a healthy cluster shares one per test binary ([`kafka::shared`]); a suite that hurts
 //! brokers starts its own. All child processes end with the test process, whichever way it ends.

@@ -35,7 +35,7 @@ pub struct Args {
     /// Only workloads of the mock-broker stage whose name contains this, e.g. "Fetch"
     #[arg(long, value_name = "WORDS")]
     pub workload: Option<String>,
-    /// The report; its numbers go beside it as JSON [default: build/bench/<date>.md]
+    /// The report; its numbers go beside it as JSON [default: build/bench/DATE.md]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
 }

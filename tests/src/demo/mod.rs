@@ -1,6 +1,6 @@
 //! The demo: a real Kafka cluster of three racks, turnout in front of it, real records, and a check of each.
 //!
-//! Where no JVM or Kafka can be had, [`embedded`] plays cluster and client.
+//! Where no JVM or Kafka can be had, `embedded` plays cluster and client.
 
 mod embedded;
 mod java;
