@@ -1,4 +1,6 @@
 //! The harness proves itself against real Kafka, without a gateway.
+//!
+//! What the clients do directly is also one half of every `e2e_*` suite, so here it is left to the full tier.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -73,11 +75,13 @@ fn writes_and_reads(family: Family) -> Result<()> {
 
 #[test]
 fn java_writes_and_reads() -> Result<()> {
+    harness::full_tier!();
     writes_and_reads(Family::Java)
 }
 
 #[test]
 fn the_admin_sweep_is_repeatable() -> Result<()> {
+    harness::full_tier!();
     harness::need_kafka!();
     let cluster = kafka::shared()?;
     let mut client = Client::start(Family::Java)?;
@@ -93,26 +97,31 @@ fn the_admin_sweep_is_repeatable() -> Result<()> {
 
 #[test]
 fn librdkafka_writes_and_reads() -> Result<()> {
+    harness::full_tier!();
     writes_and_reads(Family::Librdkafka)
 }
 
 #[test]
 fn kafka_python_writes_and_reads() -> Result<()> {
+    harness::full_tier!();
     writes_and_reads(Family::KafkaPython)
 }
 
 #[test]
 fn franz_writes_and_reads() -> Result<()> {
+    harness::full_tier!();
     writes_and_reads(Family::Franz)
 }
 
 #[test]
 fn sarama_writes_and_reads() -> Result<()> {
+    harness::full_tier!();
     writes_and_reads(Family::Sarama)
 }
 
 #[test]
 fn kafkajs_writes_and_reads() -> Result<()> {
+    harness::full_tier!();
     writes_and_reads(Family::Kafkajs)
 }
 
@@ -258,6 +267,7 @@ fn login(mechanism: &str, user: &str) -> Sasl {
 
 #[test]
 fn every_family_logs_in_and_names_a_denied_topic() -> Result<()> {
+    harness::full_tier!();
     harness::need_kafka!();
     let cluster = kafka::shared()?;
     let bootstrap = cluster.bootstrap_of(Listener::Sasl)?;
@@ -277,6 +287,7 @@ fn every_family_logs_in_and_names_a_denied_topic() -> Result<()> {
 
 #[test]
 fn every_family_speaks_tls() -> Result<()> {
+    harness::full_tier!();
     harness::need_kafka!();
     let cluster = kafka::shared()?;
     let bootstrap = cluster.bootstrap_of(Listener::Tls)?;
@@ -292,6 +303,7 @@ fn every_family_speaks_tls() -> Result<()> {
 
 #[test]
 fn all_families_read_the_same_bytes_in_every_codec() -> Result<()> {
+    harness::full_tier!();
     harness::need_kafka!();
     let cluster = kafka::shared()?;
     let mut reader = Client::start(Family::Java)?;
@@ -314,6 +326,7 @@ fn all_families_read_the_same_bytes_in_every_codec() -> Result<()> {
 
 #[test]
 fn new_groups_and_share_groups_read_everything() -> Result<()> {
+    harness::full_tier!();
     harness::need_kafka!();
     let cluster = kafka::shared()?;
     let topic = kafka::unique("groups");
