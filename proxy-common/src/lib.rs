@@ -4,6 +4,7 @@
 //! compiled for `bpfel-unknown-none`, checked by the verifier, and property-tested on the host.
 #![no_std]
 
+pub mod admission;
 pub mod frame;
 pub mod packet;
 pub mod produce;

@@ -11,6 +11,7 @@ mod close;
 mod connection;
 #[cfg(test)]
 mod connection_tests;
+pub mod edge;
 mod gauges;
 mod lane;
 mod listeners;
