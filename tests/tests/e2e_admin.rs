@@ -87,7 +87,7 @@ fn authorization_is_the_brokers(family: Family, mechanism: &str) -> Result<()> {
 
     // alice may do everything, and her login passes whatever the mechanism.
     client.connect_sasl(&gateway.bootstrap(), &sasl(mechanism, "alice", "alice-secret"), None)?;
-    client.create_topic(&topic, 2)?;
+    cluster.create_topic(&mut client, &topic, 2)?;
     client.produce(&Produce::to(&topic).partitions(2).count(50))?;
     let read = client.consume(&Consume::from(&topic).group(&topic).count(50))?;
     read.check_complete(50)?;

@@ -56,7 +56,8 @@ fn ways_to_produce(family: Family) -> Vec<(&'static str, &'static str, bool)> {
 }
 
 fn work(client: &mut Client, family: Family, topic: &str) -> Result<(Outcome, Vec<Metadata>)> {
-    client.create_topic(topic, PARTITIONS)?;
+    let cluster = kafka::shared()?;
+    cluster.create_topic(client, topic, PARTITIONS)?;
     let before = client.metadata(&[topic])?;
     let mut produced = BTreeMap::new();
     let mut total = 0;
@@ -112,7 +113,7 @@ fn work(client: &mut Client, family: Family, topic: &str) -> Result<(Outcome, Ve
 /// Two committed transactions around an aborted one, to a topic of their own.
 fn transact(client: &mut Client, topic: &str) -> Result<(Produced, Consumed)> {
     let topic = format!("{topic}-tx");
-    client.create_topic(&topic, PARTITIONS)?;
+    kafka::shared()?.create_topic(client, &topic, PARTITIONS)?;
     let produce = Produce::to(&topic).partitions(PARTITIONS).count(30);
     let written = client.transactions(&Transaction::new(&topic, &["commit", "abort", "commit"], produce))?;
     let read = client.consume(&Consume::from(&topic).count(60).read_committed())?;
@@ -219,7 +220,7 @@ fn a_java_share_group_reads_the_same_through_the_gateway() -> Result<()> {
     let mut client = Client::start(Family::Java)?;
     client.connect(&cluster.bootstrap())?;
     let topic = kafka::unique("share");
-    client.create_topic(&topic, PARTITIONS)?;
+    cluster.create_topic(&mut client, &topic, PARTITIONS)?;
     client.produce(&Produce::to(&topic).partitions(PARTITIONS).count(COUNT))?;
     let mut reads = Vec::new();
     for (way, bootstrap) in [("direct", cluster.bootstrap()), ("gateway", gateway.bootstrap())] {

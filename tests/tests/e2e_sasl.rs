@@ -128,7 +128,7 @@ fn clients_renew_their_session_on_live_connections() -> Result<()> {
     let mut client = Client::start(Family::Java)?;
     client.connect_with(&gateway.bootstrap(), json!({"sasl": alice()}))?;
     let topic = kafka::unique("reauth");
-    client.create_topic(&topic, 2)?;
+    cluster.create_topic(&mut client, &topic, 2)?;
     let handshakes =
         || Ok::<_, anyhow::Error>(gateway.metrics()?.sum("turnout_requests_total", &[("api", "SaslHandshake")]));
     let accepted = || Ok::<_, anyhow::Error>(gateway.metrics()?.sum("turnout_connections_accepted_total", &[]));
@@ -158,7 +158,7 @@ fn works(gateway: &Gateway) -> Result<()> {
     let mut client = Client::start(Family::Java)?;
     client.connect_with(&gateway.bootstrap(), json!({"sasl": alice()}))?;
     let topic = kafka::unique("own");
-    client.create_topic(&topic, 1)?;
+    cluster()?.create_topic(&mut client, &topic, 1)?;
     client.produce(&Produce::to(&topic).count(20))?;
     client.consume(&Consume::from(&topic).count(20))?.check_complete(20)?;
     client.close()

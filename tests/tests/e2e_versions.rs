@@ -54,7 +54,7 @@ fn transaction_version(offered: &ApiVersionsResponse) -> Option<i16> {
 }
 
 /// Two committed transactions around an aborted one, by each family that speaks Produce v12, and a plain round trip.
-fn transactions_work(gateway: &Gateway) -> Result<()> {
+fn transactions_work(cluster: &Cluster, gateway: &Gateway) -> Result<()> {
     for family in [Family::Java, Family::Librdkafka, Family::Franz] {
         if let Err(error) = harness::clients::prepare(family) {
             harness::skip::record(&format!("transactions of {family}"), &format!("{error:#}"));
@@ -63,7 +63,7 @@ fn transactions_work(gateway: &Gateway) -> Result<()> {
         let topic = kafka::unique(&format!("versions-{family}"));
         let mut client = Client::start(family)?;
         client.connect(&gateway.bootstrap())?;
-        client.create_topic(&topic, 2)?;
+        cluster.create_topic(&mut client, &topic, 2)?;
         let produce = Produce::to(&topic).partitions(2).count(40);
         client
             .transactions(&Transaction::new(&topic, &["commit", "abort", "commit"], produce))
@@ -87,7 +87,7 @@ fn auto_caps_fetch_alone_and_transactions_work() -> Result<()> {
     assert_eq!(max_version(&offered, FETCH), Some(FETCH_AUTO));
     assert_eq!(max_version(&offered, PRODUCE), Some(PRODUCE_NEWEST));
     assert_eq!(transaction_version(&offered), Some(2));
-    transactions_work(&gateway)?;
+    transactions_work(cluster, &gateway)?;
     gateway.check_quiet(&[])
 }
 
@@ -100,7 +100,7 @@ fn conservative_lowers_produce_with_the_transaction_version_and_transactions_wor
     assert_eq!(max_version(&offered, FETCH), Some(FETCH_AUTO));
     assert_eq!(max_version(&offered, PRODUCE), Some(PRODUCE_CONSERVATIVE));
     assert!(transaction_version(&offered).is_none_or(|level| level == 1), "{:?}", transaction_version(&offered));
-    transactions_work(&gateway)?;
+    transactions_work(cluster, &gateway)?;
     gateway.check_quiet(&[])
 }
 
@@ -113,7 +113,7 @@ fn full_caps_nothing_and_transactions_work() -> Result<()> {
     assert_eq!(max_version(&offered, FETCH), Some(FETCH_NEWEST));
     assert_eq!(max_version(&offered, PRODUCE), Some(PRODUCE_NEWEST));
     assert_eq!(transaction_version(&offered), Some(2));
-    transactions_work(&gateway)?;
+    transactions_work(cluster, &gateway)?;
     gateway.check_quiet(&[])
 }
 
@@ -127,7 +127,7 @@ fn transactions_work_on_a_cluster_with_transaction_version_1() -> Result<()> {
     for policy in ["auto", "conservative", "full"] {
         let gateway = gateway(&cluster, policy)?;
         assert_eq!(transaction_version(&offered(gateway.bootstrap_addr())?), Some(1));
-        transactions_work(&gateway).context(policy)?;
+        transactions_work(&cluster, &gateway).context(policy)?;
     }
     Ok(())
 }

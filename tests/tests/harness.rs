@@ -48,7 +48,7 @@ fn writes_and_reads(family: Family) -> Result<()> {
     let mut client = Client::start(family)?;
     client.connect(&cluster.bootstrap())?;
     let topic = kafka::unique(family.name());
-    client.create_topic(&topic, 3)?;
+    cluster.create_topic(&mut client, &topic, 3)?;
     let metadata = client.metadata(&[&topic])?;
     let own: Vec<_> = cluster.brokers().map(|broker| broker.plaintext().to_string()).collect();
     assert!(metadata.addresses.iter().all(|address| own.contains(address)), "{metadata:?}");
@@ -203,7 +203,7 @@ fn a_cluster_in_namespaces_loses_and_regains_a_broker_by_its_link() -> Result<()
     let mut client = Client::start_in(Family::Librdkafka, &world.client(0).netns)?;
     client.connect(&cluster.bootstrap())?;
     let topic = kafka::unique("cut");
-    client.create_topic(&topic, 3)?;
+    cluster.create_topic(&mut client, &topic, 3)?;
     client.produce(&Produce::to(&topic).partitions(3).count(300))?;
 
     cluster.cut(2)?;
@@ -275,7 +275,7 @@ fn every_family_logs_in_and_names_a_denied_topic() -> Result<()> {
         let topic = kafka::unique("denied");
         let mut client = Client::start(family)?;
         client.connect_sasl(&bootstrap, &login("SCRAM-SHA-512", "alice"), None)?;
-        client.create_topic(&topic, 1)?;
+        cluster.create_topic(&mut client, &topic, 1)?;
         client.produce(&Produce::to(&topic).count(10))?;
         client.connect_sasl(&bootstrap, &login("PLAIN", "bob"), None)?;
         let error = client.produce(&Produce::to(&topic).count(10)).expect_err("bob may not write");
@@ -314,7 +314,7 @@ fn all_families_read_the_same_bytes_in_every_codec() -> Result<()> {
         let mut read = Vec::new();
         for codec in ["none", "gzip", "snappy", "lz4", "zstd"].into_iter().filter(|codec| family.has_codec(codec)) {
             let topic = kafka::unique(codec);
-            reader.create_topic(&topic, 1)?;
+            cluster.create_topic(&mut reader, &topic, 1)?;
             writer.produce(&Produce::to(&topic).codec(codec).count(50))?;
             read.push(reader.consume(&Consume::from(&topic).count(50))?);
         }
@@ -332,7 +332,7 @@ fn new_groups_and_share_groups_read_everything() -> Result<()> {
     let topic = kafka::unique("groups");
     let mut java = Client::start(Family::Java)?;
     java.connect(&cluster.bootstrap())?;
-    java.create_topic(&topic, 3)?;
+    cluster.create_topic(&mut java, &topic, 3)?;
     java.produce(&Produce::to(&topic).partitions(3).count(200).idempotent(true))?;
     java.consume(&Consume::from(&topic).consumer_group(&kafka::unique("new")).count(200))?.check_complete(200)?;
     let share = kafka::unique("share");
@@ -362,7 +362,7 @@ fn records_survive_a_rough_link() -> Result<()> {
     let mut client = Client::start_in(Family::Librdkafka, &world.client(0).netns)?;
     client.connect(&cluster.bootstrap())?;
     let topic = kafka::unique("rough");
-    client.create_topic(&topic, 3)?;
+    cluster.create_topic(&mut client, &topic, 3)?;
     world.relay(Link::Client(0))?.set(Faults::rough());
     client.produce(&Produce::to(&topic).partitions(3).count(1000).idempotent(true))?;
     client.consume(&Consume::from(&topic).count(1000))?.check_complete(1000)?;

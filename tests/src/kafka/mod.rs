@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::clients::Client;
 use crate::netns::{Link, World};
 use crate::rundir::RunDir;
 
@@ -143,6 +144,25 @@ impl Cluster {
             bail!("no broker of the cluster runs");
         }
         ready::wait(&running, READY_PATIENCE)
+    }
+
+    /// Creates a topic by a client and waits until every running broker knows it, so that whoever uses it next, on
+    /// whatever connection, does not meet UNKNOWN_TOPIC_OR_PARTITION.
+    ///
+    /// # Errors
+    /// The client's error, as [`crate::clients::ClientError`]; or a broker does not learn of it in time.
+    pub fn create_topic(&self, client: &mut Client, topic: &str, partitions: u32) -> Result<()> {
+        client.create_topic(topic, partitions)?;
+        self.wait_topic(topic, partitions)
+    }
+
+    /// Waits until every running broker knows a topic's partitions.
+    ///
+    /// # Errors
+    /// It doesn't happen in time.
+    pub fn wait_topic(&self, topic: &str, partitions: u32) -> Result<()> {
+        let running: Vec<_> = self.brokers.values().filter(|broker| broker.is_running()).collect();
+        ready::wait_topic(&running, topic, partitions, READY_PATIENCE)
     }
 
     fn link(&self, node_id: i32) -> Result<(&World, Link)> {

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use kafka_protocol::messages::{InitProducerIdRequest, MetadataRequest};
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::{InitProducerIdRequest, MetadataRequest, TopicName};
+use kafka_protocol::protocol::StrBytes;
 
 use super::Broker;
 use crate::wait;
@@ -23,6 +25,23 @@ pub(super) fn wait(brokers: &[&Broker], patience: Duration) -> Result<()> {
         ready.and_then(|inner| inner).map_err(|error| {
             let log = broker.log();
             error.context(format!("{}:\n{}", log.display(), crate::process::tail(&log, 15)))
+        })?;
+    }
+    Ok(())
+}
+
+/// Waits until each of `brokers` knows all partitions of a topic and a leader for each. The broker that created it
+/// answers before the others have heard of it.
+pub(super) fn wait_topic(brokers: &[&Broker], topic: &str, partitions: u32, patience: Duration) -> Result<()> {
+    for broker in brokers {
+        wait::until(&format!("{topic} on node {}", broker.node_id()), patience, || {
+            let name = TopicName(StrBytes::from_string(topic.to_owned()));
+            let wanted = vec![MetadataRequestTopic::default().with_name(Some(name))];
+            let answer = broker.connect()?.call(9, &MetadataRequest::default().with_topics(Some(wanted)))?;
+            let found = answer.topics.iter().flat_map(|topic| &topic.partitions);
+            let known = found.filter(|partition| partition.error_code == 0).count();
+            ensure!(known == partitions as usize, "it knows {known} of {partitions} partitions");
+            Ok(())
         })?;
     }
     Ok(())

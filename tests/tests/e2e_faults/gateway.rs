@@ -23,7 +23,7 @@ fn nothing_is_lost_doubled_or_reordered_when_the_gateway_drains_and_starts_again
     let quiet = kafka::unique("quiet");
     let mut admin = Client::start(Family::Librdkafka)?;
     admin.connect(&gateway.bootstrap())?;
-    create(&mut admin, cluster, &quiet, 1)?;
+    cluster.create_topic(&mut admin, &quiet, 1)?;
     admin.close()?;
     let leader = gateway.broker_addr(leaders(&gateway, &quiet)?[0])?;
     let streams = Stream::start(&FAMILIES, cluster, &gateway, 12)?;
@@ -162,7 +162,7 @@ fn a_client_that_was_idle_too_long_reconnects_and_loses_nothing() -> Result<()> 
         let mut client = Client::start(family)?;
         client.connect_with(&gateway.bootstrap(), impatient(family))?;
         let topic = kafka::unique(&format!("idle-{family}"));
-        create(&mut client, cluster, &topic, 1)?;
+        cluster.create_topic(&mut client, &topic, 1)?;
         let produce = Produce::to(&topic).count(COUNT).rate(1).idempotent(true);
         client.send("produce", serde_json::to_value(produce)?)?;
         clients.push((client, topic));
@@ -196,7 +196,7 @@ fn a_client_that_is_idle_for_minutes_keeps_its_connections() -> Result<()> {
         serde_json::json!({"properties": {"metadata.max.age.ms": "3600000", "enable.metrics.push": "false"}}),
     )?;
     let topic = kafka::unique("idle-minutes");
-    create(&mut client, cluster, &topic, 1)?;
+    cluster.create_topic(&mut client, &topic, 1)?;
     client.list_offsets(&topic, "latest")?;
     std::thread::sleep(Duration::from_secs(1));
     let before = requests_by_id(&gateway)?;

@@ -33,7 +33,7 @@ fn batches_of_50_mb_pass_both_ways_in_little_memory() -> Result<()> {
     let (mut producer, mut consumer) = (start()?, start()?);
     let topic = kafka::unique("large");
     producer.create_topic_with(&topic, 1, json!({"max.message.bytes": "60000000"}))?;
-    wait_known(cluster, &topic, 1)?;
+    cluster.wait_topic(&topic, 1)?;
 
     let pid = gateway.process().pid();
     let before = gateway.resident_bytes()?;

@@ -163,25 +163,6 @@ pub(crate) fn leaders(gateway: &Gateway, topic: &str) -> Result<Vec<i32>> {
     Ok(partitions(gateway, topic)?.iter().map(|partition| partition.leader_id.0).collect())
 }
 
-/// Creates a topic and waits until every running broker knows it.
-pub(crate) fn create(client: &mut Client, cluster: &Cluster, topic: &str, partitions: u32) -> Result<()> {
-    client.create_topic(topic, partitions)?;
-    wait_known(cluster, topic, partitions)
-}
-
-pub(crate) fn wait_known(cluster: &Cluster, topic: &str, partitions: u32) -> Result<()> {
-    for broker in cluster.brokers().filter(|broker| broker.is_running()) {
-        wait::until("the topic on every broker", SOON, || {
-            let wanted = vec![MetadataRequestTopic::default().with_name(Some(name(topic)))];
-            let answer = broker.connect()?.call(9, &MetadataRequest::default().with_topics(Some(wanted)))?;
-            let known = answer.topics[0].partitions.iter().filter(|partition| partition.error_code == 0).count();
-            ensure!(known == partitions as usize, "node {} knows {known} partitions", broker.node_id());
-            Ok(())
-        })?;
-    }
-    Ok(())
-}
-
 /// Settings that make a family notice a silent broker in seconds.
 pub(crate) fn impatient(family: Family) -> serde_json::Value {
     let properties = match family {
@@ -238,7 +219,7 @@ impl Stream {
             Ok(client)
         };
         let (mut producer, consumer) = (start()?, start()?);
-        create(&mut producer, cluster, &topic, PARTITIONS)?;
+        cluster.create_topic(&mut producer, &topic, PARTITIONS)?;
         Ok(Self { topic, producer, consumer, count: 0, ends: Instant::now() })
     }
 
