@@ -133,7 +133,8 @@ fn run(family: Family, bootstrap: &str, topic: &str) -> Result<(Outcome, Vec<Met
     let mut client = Client::start(family)?;
     let watch = Watch::start(client.process().pid());
     client.connect(bootstrap)?;
-    let (outcome, told) = work(&mut client, family, topic)?;
+    let (outcome, told) = work(&mut client, family, topic)
+        .with_context(|| format!("the end of the client's log:\n{}", client.log_tail(60)))?;
     let dialled = watch.stop()?.iter().map(ToString::to_string).collect();
     client.close()?;
     Ok((outcome, told, dialled))

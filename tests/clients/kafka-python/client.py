@@ -1,5 +1,7 @@
 """kafka-python; properties are keyword arguments of its classes."""
 
+import logging
+import sys
 import time
 
 import kafka
@@ -190,6 +192,9 @@ def close(c):
     for admin_client in ADMIN:
         admin_client.close()
 
+
+# A failing test prints the end of it.
+logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
 
 serve(
     "kafka-python",

@@ -268,8 +268,13 @@ impl Client {
         }
     }
 
+    /// The last lines of what the client program wrote to stderr, for a failure's message.
+    #[must_use]
+    pub fn log_tail(&self, lines: usize) -> String {
+        crate::process::tail(&self.dir.path().join("stderr.log"), lines)
+    }
+
     fn died(&self, why: &str) -> anyhow::Error {
-        let log = self.dir.path().join("stderr.log");
-        anyhow!("client {}: {why}; the end of its log:\n{}", self.family, crate::process::tail(&log, 15))
+        anyhow!("client {}: {why}; the end of its log:\n{}", self.family, self.log_tail(15))
     }
 }
