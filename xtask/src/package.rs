@@ -1,6 +1,7 @@
 //! `cargo xtask package`: a tarball and a Debian package of the release build. The host they go to needs no compiler.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -19,6 +20,13 @@ pub(crate) struct Args {
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const SERVICE: &str = include_str!("../package/turnout.service");
+const USERS: &str = include_str!("../package/turnout.sysusers");
+/// What dpkg runs: the dedicated user, the hand-over to a new version, and nothing left in the kernel after removal.
+const SCRIPTS: [(&str, &str); 3] = [
+    ("postinst", include_str!("../package/debian/postinst")),
+    ("prerm", include_str!("../package/debian/prerm")),
+    ("postrm", include_str!("../package/debian/postrm")),
+];
 const SHELLS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/turnout"),
     ("zsh", "usr/share/zsh/vendor-completions/_turnout"),
@@ -62,6 +70,10 @@ fn fill(tree: &Path) -> Result<()> {
     let root = workspace::root();
     copy(&turnout, &tree.join("usr/bin/turnout"))?;
     write(&tree.join("usr/lib/systemd/system/turnout.service"), SERVICE)?;
+    write(&tree.join("usr/lib/sysusers.d/turnout.conf"), USERS)?;
+    for page in ["concepts.md", "configuration.md", "operations.md", "metrics.md"] {
+        copy(&root.join("docs").join(page), &tree.join("usr/share/doc/turnout").join(page))?;
+    }
     copy(&root.join("LICENSE"), &tree.join("usr/share/doc/turnout/copyright"))?;
     for example in examples(&root.join("config"))? {
         let name = example.file_name().context("an example without a name")?;
@@ -89,12 +101,19 @@ fn examples(folder: &Path) -> Result<Vec<PathBuf>> {
 fn control(tree: &Path) -> Result<()> {
     let text = format!(
         "Package: turnout\nVersion: {VERSION}\nArchitecture: {}\nSection: net\nPriority: optional\n\
-         Maintainer: the turnout project\nDepends: libc6 (>= 2.36)\n\
+         Maintainer: the turnout project\nDepends: libc6 (>= 2.36), passwd\nRecommends: systemd\n\
          Description: Kafka gateway\n Clients dial it as if it were their brokers. The config belongs at\n \
          /etc/turnout/turnout.yaml; examples are in /usr/share/doc/turnout/examples.\n",
         architecture()?
     );
-    write(&tree.join("DEBIAN/control"), &text)
+    write(&tree.join("DEBIAN/control"), &text)?;
+    for (name, script) in SCRIPTS {
+        let path = tree.join("DEBIAN").join(name);
+        write(&path, script)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+            .with_context(|| format!("making {} executable", path.display()))?;
+    }
+    Ok(())
 }
 
 /// This machine in Debian's words.
