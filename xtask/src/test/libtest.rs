@@ -1,6 +1,9 @@
 //! What the standard test runner prints, read line by line.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Lines kept of what one failed test printed: its last ones, where the error stands.
+const LINES: usize = 80;
 
 /// What a stream of output said so far; several binaries may follow each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,6 +16,10 @@ pub(crate) struct Tally {
     pub(crate) passed_names: BTreeSet<String>,
     /// Names of tests that failed.
     pub(crate) failed_names: BTreeSet<String>,
+    /// The last lines that each failed test printed.
+    pub(crate) printed: BTreeMap<String, Vec<String>>,
+    /// Whose output is being read.
+    pub(crate) printing: Option<String>,
     /// Tests marked `#[ignore]`, with the reason if there is one.
     pub(crate) ignored: Vec<(String, String)>,
     /// Binaries that began and did not close yet.
@@ -22,6 +29,9 @@ pub(crate) struct Tally {
 impl Tally {
     /// Takes a line.
     pub(crate) fn line(&mut self, line: &str) {
+        if self.is_printed(line) {
+            return;
+        }
         let line = line.trim();
         if let Some(rest) = line.strip_prefix("running ") {
             if rest.ends_with(" tests") || rest.ends_with(" test") {
@@ -34,6 +44,27 @@ impl Tally {
         } else if let Some((name, outcome)) = line.strip_prefix("test ").and_then(|l| l.split_once(" ... ")) {
             self.outcome(name, outcome);
         }
+    }
+
+    /// Takes a line of the part that repeats what failed tests printed; `false`: it is none.
+    fn is_printed(&mut self, line: &str) -> bool {
+        let header = line.trim().strip_prefix("---- ").and_then(|l| l.strip_suffix(" stdout ----"));
+        if let Some(name) = header {
+            self.printing = Some(name.to_owned());
+            return true;
+        }
+        // The list of names that follows the last of them ends it.
+        if line.trim() == "failures:" || line.starts_with("test result: ") {
+            self.printing = None;
+            return false;
+        }
+        let Some(name) = &self.printing else { return false };
+        let lines = self.printed.entry(name.clone()).or_default();
+        if lines.len() == LINES {
+            lines.remove(0);
+        }
+        lines.push(line.trim_end().to_owned());
+        true
     }
 
     fn outcome(&mut self, name: &str, outcome: &str) {
@@ -83,6 +114,18 @@ mod tests {
         assert_eq!(tally.failed_names, BTreeSet::from(["c".to_owned()]));
         assert_eq!(tally.ignored, [("d".to_owned(), "takes an hour".to_owned())]);
         assert!(!tally.broke_off());
+    }
+
+    #[test]
+    fn what_a_failed_test_printed_is_kept_and_not_read_as_outcomes() {
+        let tally = tally(
+            "running 2 tests\ntest a ... FAILED\ntest b ... FAILED\n\nfailures:\n\n---- a stdout ----\nError: no\n\
+             test x ... ok\n\n---- b stdout ----\nfirst\n\nfailures:\n    a\n    b\n\n\
+             test result: FAILED. 0 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s\n",
+        );
+        assert_eq!(tally.printed["a"], ["Error: no", "test x ... ok", ""]);
+        assert_eq!(tally.printed["b"], ["first", ""]);
+        assert_eq!((tally.passed_names.len(), tally.failed), (0, 2));
     }
 
     #[test]

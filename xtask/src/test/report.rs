@@ -132,7 +132,11 @@ impl fmt::Display for Report {
 }
 
 fn failures(row: &Row) -> impl Iterator<Item = String> {
-    let tests = row.tally.failed_names.iter().map(|test| format!("{}::{test}", row.suite));
+    let tests = row.tally.failed_names.iter().map(|test| {
+        let printed = row.tally.printed.get(test).into_iter().flatten();
+        let printed: String = printed.filter(|line| !line.is_empty()).map(|line| format!("\n      {line}")).collect();
+        format!("{}::{test}{printed}", row.suite)
+    });
     tests.chain(row.trouble.iter().map(|why| format!("{}: {why}", row.suite)))
 }
 

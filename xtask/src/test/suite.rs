@@ -77,6 +77,8 @@ pub(crate) fn run(name: &str, tier: &Tier) -> Result<Row> {
 }
 
 fn with_environment(run: Run, tier: &str) -> Run {
+    // Errors say where they come from by their context; a backtrace for each would bury them.
+    let run = run.env("RUST_BACKTRACE", "0").env("RUST_LIB_BACKTRACE", "0");
     run.env("TURNOUT_BIN", workspace::turnout()).env("TURNOUT_TIER", tier)
 }
 
