@@ -48,6 +48,10 @@ const PATIENCE: u32 = 2;
 /// Reads and writes of one poll (1 MiB each way) before other connections of the worker get their turn.
 const ROUNDS: u32 = 8;
 
+/// A broker that has said nothing at all for this long to a client that then gave up is tried last for a while: its
+/// process may be frozen, and its host accepts for it.
+const MUTE: Duration = Duration::from_millis(500);
+
 /// How often a client that isn't read is looked at, whether it is still there.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -82,6 +86,7 @@ pub(crate) struct Connection {
 
     target: Target,
     dialled: Option<Endpoint>,
+    dialled_at: Instant,
     /// The node's address is not known: a bootstrap broker stands in until a Metadata answer tells.
     provisional: bool,
     /// The answer that waits to be written names brokers whose ports are about to open.
@@ -95,6 +100,8 @@ pub(crate) struct Connection {
     client_error: Option<io::Error>,
     /// Our FIN to the broker is out.
     broker_shut: bool,
+    /// The broker has sent something: it is not one that accepts and says nothing, as a frozen process does.
+    broker_spoke: bool,
     /// The broker will send nothing more.
     broker_eof: bool,
     /// The broker takes nothing more; what it sent is still delivered.
@@ -162,12 +169,14 @@ impl Connection {
             answers: Lane::default(),
             target,
             dialled: None,
+            dialled_at: now,
             provisional: false,
             ports: None,
             client_eof: false,
             client_dead: false,
             client_error: None,
             broker_shut: false,
+            broker_spoke: false,
             broker_eof: false,
             broker_deaf: false,
             ending: None,
@@ -297,7 +306,7 @@ impl Connection {
             Poll::Pending => return false,
             Poll::Ready(Ok(0)) => {
                 self.client_eof = true;
-                self.clock.client_ended(Instant::now());
+                self.client_gave_up();
             }
             Poll::Ready(Ok(n)) => {
                 self.requests.filled(n);
@@ -316,7 +325,16 @@ impl Connection {
     fn client_failed(&mut self, error: io::Error) {
         self.client_dead = true;
         self.client_error.get_or_insert(error);
+        self.client_gave_up();
+    }
+
+    /// The client ended its side. One that was owed an answer by a broker that never said a word tells of that broker.
+    fn client_gave_up(&mut self) {
         self.clock.client_ended(Instant::now());
+        let mute = !self.broker_spoke && !self.broker_eof && self.dialled_at.elapsed() >= MUTE;
+        if mute && self.session.oldest().is_some() {
+            self.dialled.iter().for_each(|endpoint| self.shared.cluster().report(endpoint, false));
+        }
     }
 
     fn read_broker(&mut self, cx: &mut Context<'_>) -> bool {
@@ -327,7 +345,13 @@ impl Connection {
         match poll_read(broker, cx, self.answers.space()) {
             Poll::Pending => return false,
             Poll::Ready(Ok(0)) => self.broker_eof = true,
-            Poll::Ready(Ok(n)) => self.answers.filled(n),
+            Poll::Ready(Ok(n)) => {
+                self.answers.filled(n);
+                if !self.broker_spoke {
+                    self.broker_spoke = true;
+                    self.dialled.iter().for_each(|endpoint| self.shared.cluster().report(endpoint, true));
+                }
+            }
             Poll::Ready(Err(error)) => self.broker_failed(CloseReason::BrokerError(error)),
         }
         true
@@ -420,9 +444,9 @@ impl Connection {
         {
             match result {
                 Ok((stream, endpoint)) => {
-                    self.shared.cluster().report(&endpoint, true);
                     self.record.set_broker(&endpoint);
                     self.dialled = Some(endpoint);
+                    self.dialled_at = Instant::now();
                     self.broker = Broker::Open(stream);
                 }
                 Err(error) => {

@@ -158,6 +158,9 @@ def consume(c):
             else:
                 consumer.seek_to_end(*assigned)
         else:
+            # kafka-python 3.0.12 may join before it knows the topic, assign nothing, and never look again: the metadata
+            # it compares with has come in between. Directly as well.
+            consumer.partitions_for_topic(c["topic"])
             consumer.subscribe([c["topic"]])
         while read.count < c["count"] and time.monotonic() < end:
             for records in consumer.poll(timeout_ms=200).values():

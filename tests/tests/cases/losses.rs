@@ -173,6 +173,40 @@ async fn a_black_hole_among_the_bootstrap_addresses_costs_no_request() -> Result
     Ok(())
 }
 
+// A bootstrap broker that is frozen (SIGSTOP, a long GC): its host still accepts for it. Whoever lands there has to give
+// up once; those who come later are led elsewhere first, until the broker speaks again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bootstrap_broker_that_accepts_and_says_nothing_is_tried_last_from_then_on() -> Result<()> {
+    let mute = RawBroker::start(|stream| {
+        Box::pin(async move {
+            // Open for as long as the test, whatever the other side does.
+            let _stream = stream;
+            std::future::pending().await
+        })
+    })
+    .await?;
+    let mock = heartbeats().start().await?;
+    let bootstrap = format!("{},{}", mute.address, mock.bootstrap());
+    // The gateway's own client must not be the one that finds out.
+    let gateway = Gateway::before_addresses(&bootstrap, 1).cluster_line("refresh: 1h").without_waiting().start()?;
+    let mut given_up = 0;
+    for round in 0..40 {
+        let mut client = dial(gateway.bootstrap_addr()).await?;
+        client.send(&heartbeat_frame(1)).await?;
+        let answer = tokio::time::timeout(Duration::from_millis(700), client.read_frame()).await;
+        if let Ok(answer) = answer {
+            ensure!(answer?.is_some(), "round {round}: closed without an answer");
+        } else {
+            given_up += 1;
+            client.reset()?;
+        }
+        // The next may come before the gateway has read the reset.
+        ensure!(given_up <= 2, "round {round}: {given_up} clients were led to the broker that says nothing");
+    }
+    ensure!(given_up > 0, "no client was led to the broker that says nothing: nothing was proven");
+    Ok(())
+}
+
 // A bootstrap address where nothing listens: the same, at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_bootstrap_address_costs_no_time() -> Result<()> {

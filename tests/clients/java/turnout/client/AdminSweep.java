@@ -220,7 +220,12 @@ final class AdminSweep {
         step("describeUserScramCredentials", () -> {
             for (int i = 0; i < 50; i++) {
                 try {
-                    return Session.get(admin.describeUserScramCredentials(List.of(user)).all());
+                    var found = Session.get(admin.describeUserScramCredentials(List.of(user)).all());
+                    // A broker that has not read the change yet may answer with a user without credentials.
+                    if (!found.get(user).credentialInfos().isEmpty()) {
+                        return found;
+                    }
+                    Thread.sleep(100);
                 } catch (Exception notYet) {
                     Thread.sleep(100);
                 }
