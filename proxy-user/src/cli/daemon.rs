@@ -40,7 +40,7 @@ pub(super) async fn serve(config_path: PathBuf, loaded: Loaded, log: LogHandle) 
 
     let metrics = Metrics::default();
     let admin = loaded.config.admin.clone();
-    let gateway = Gateway::start(loaded.config, config_path.display().to_string(), metrics.clone()).await?;
+    let gateway = Gateway::start(loaded.config, config_path.display().to_string(), metrics.clone(), None).await?;
     let daemon = Arc::new_cyclic(|this| Daemon {
         this: this.clone(),
         gateway,

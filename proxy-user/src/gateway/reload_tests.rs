@@ -47,7 +47,7 @@ fn cluster(name: &str, cluster: &str, listen: &str, bootstrap: u16, first: u16, 
 }
 
 async fn started(config: Config) -> Gateway {
-    Gateway::start(config, "test.yaml".to_owned(), Metrics::default()).await.unwrap()
+    Gateway::start(config, "test.yaml".to_owned(), Metrics::default(), None).await.unwrap()
 }
 
 /// `virtual cluster address role` of all open ports.

@@ -37,9 +37,13 @@ impl Operator for Fake {
             controller: Some(1),
             brokers: [(0, broker("10.0.4.2:9092")), (1, broker("10.0.4.3:9092"))].into(),
         };
-        let listener = ListenerStatus { address: "0.0.0.0:9092".into(), role: "bootstrap".into(), error: None };
+        let listener =
+            ListenerStatus { address: "0.0.0.0:9092".into(), role: "bootstrap".into(), steered: false, error: None };
         let virtual_cluster = VirtualClusterStatus {
             cluster: "east".into(),
+            ports: "bound one by one: fast_path.mode is off".into(),
+            strangers: vec![],
+            refused: [("deny".to_owned(), 7)].into(),
             listeners: vec![listener],
             unreachable_brokers: vec![],
             connections: 12,
@@ -59,6 +63,7 @@ impl Operator for Fake {
             last_reload_error: None,
             draining: !self.drained.lock().expect("unpoisoned").is_empty(),
             fast_path: "off: fast_path.mode is off".into(),
+            edge: None,
             clusters: [("east".to_owned(), cluster)].into(),
             virtual_clusters: [("orders".to_owned(), virtual_cluster)].into(),
         }
