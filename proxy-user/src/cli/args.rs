@@ -93,6 +93,27 @@ pub(super) enum Command {
         format: TextFormat,
     },
 
+    /// Restart the running daemon without a gap: the binary as it is at its path now takes over, the old one drains
+    ///
+    /// No connection is refused or lost in between. Returns once the new process serves; if it doesn't come to that, the
+    /// old one goes on as before, and the reason is printed.
+    #[command(after_help = "Example:\n  turnout upgrade")]
+    Upgrade {
+        /// How to print it
+        #[arg(long, value_enum, default_value_t = TextFormat::Text)]
+        format: TextFormat,
+        #[command(flatten)]
+        socket: Socket,
+    },
+
+    /// Show who may connect, and who was refused
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  turnout admission list\n  turnout admission top\n  \
+                            turnout admission top --once --format json"
+    )]
+    Admission(Admission),
+
     /// Load the kernel programs on an interface without the daemon; they stay until `detach`
     ///
     /// So far there is one, the probe: it counts packets by what they are and passes every one. Needs root, or CAP_BPF,
@@ -127,6 +148,32 @@ pub(super) enum Command {
     Later(Later),
 }
 
+#[derive(Debug, Subcommand)]
+pub(super) enum Admission {
+    /// The rules in force, and what was let in and refused by them
+    #[command(after_help = "Example:\n  turnout admission list")]
+    List {
+        /// How to print it
+        #[arg(long, value_enum, default_value_t = TableFormat::Table)]
+        format: TableFormat,
+        #[command(flatten)]
+        socket: Socket,
+    },
+
+    /// Who was refused lately, why and how often, shown anew each second
+    #[command(after_help = "Examples:\n  turnout admission top\n  turnout admission top --once --format json")]
+    Top {
+        /// Print it once
+        #[arg(long)]
+        once: bool,
+        /// How to print it; JSON is printed once
+        #[arg(long, value_enum, default_value_t = TableFormat::Table)]
+        format: TableFormat,
+        #[command(flatten)]
+        socket: Socket,
+    },
+}
+
 /// Commands that a later part brings. Named here so that they are refused as such, and not as typing errors.
 #[derive(Debug, Subcommand)]
 pub(super) enum Later {
@@ -137,8 +184,6 @@ pub(super) enum Later {
     #[command(hide = true, disable_help_flag = true)]
     Racks(Rest),
     #[command(hide = true, disable_help_flag = true)]
-    Admission(Rest),
-    #[command(hide = true, disable_help_flag = true)]
     Verify(Rest),
 }
 
@@ -148,7 +193,6 @@ impl Later {
             Self::Top(_) => "top",
             Self::Branch(_) => "branch",
             Self::Racks(_) => "racks",
-            Self::Admission(_) => "admission",
             Self::Verify(_) => "verify",
         }
     }

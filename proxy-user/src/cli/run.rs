@@ -3,15 +3,32 @@
 use std::path::Path;
 
 use anyhow::Context;
+use tokio::runtime::Runtime;
 
-use super::{daemon, logging};
-use crate::config;
+use super::daemon;
+use super::logging::{self, LogHandle};
+use crate::config::{self, Loaded};
+use crate::handover;
 
 /// Serves until a drain has ended.
 ///
 /// # Errors
 /// Why the start failed; it is for the command line to print.
 pub(super) fn run(config_path: &Path) -> anyhow::Result<()> {
+    let mut inherited = handover::receive()?;
+    let (loaded, log, runtime) = match prepare(config_path) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            if let Some((predecessor, _)) = &mut inherited {
+                predecessor.failed(&format!("{error:#}"));
+            }
+            return Err(error);
+        }
+    };
+    runtime.block_on(daemon::serve(config_path.to_owned(), loaded, log, inherited))
+}
+
+fn prepare(config_path: &Path) -> anyhow::Result<(Loaded, LogHandle, Runtime)> {
     let loaded = config::load(config_path)?;
     let log = logging::init(loaded.config.log.format, &loaded.config.log.level)?;
     for warning in &loaded.warnings {
@@ -20,5 +37,5 @@ pub(super) fn run(config_path: &Path) -> anyhow::Result<()> {
     // Connections have threads of their own; this one accepts them, follows clusters and talks to operators.
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("can't start the runtime")?;
-    runtime.block_on(daemon::serve(config_path.to_owned(), loaded, log))
+    Ok((loaded, log, runtime))
 }

@@ -170,13 +170,19 @@ impl Keeper {
     }
 
     async fn close_all(&mut self, phase: &Phase) {
-        let open = std::mem::take(&mut self.open);
-        let closing = open.values().map(|listener| (Arc::clone(&listener.gate), phase.clone())).collect();
-        self.publish(BTreeMap::new(), closing);
+        // Nothing is taken from a queue any more before nothing leads anywhere: who waits in one may be another
+        // process's, or another virtual cluster's.
         let retiring = std::mem::take(&mut self.retiring).into_iter().map(|retiring| retiring.accepting);
-        for accepting in open.into_values().filter_map(|listener| listener.socket).chain(retiring) {
+        let mut closing = Vec::new();
+        let mut sockets: Vec<_> = retiring.collect();
+        for listener in std::mem::take(&mut self.open).into_values() {
+            closing.push((listener.gate, phase.clone()));
+            sockets.extend(listener.socket);
+        }
+        for accepting in sockets {
             accepting.close().await;
         }
+        self.publish(BTreeMap::new(), closing);
         *self.view() = View::default();
     }
 

@@ -26,6 +26,7 @@ mod keeper;
 mod lane;
 mod listeners;
 mod mapping;
+pub mod parcel;
 mod pool;
 mod ports;
 mod read_models;
@@ -45,6 +46,7 @@ mod virtual_cluster;
 mod workers;
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -59,8 +61,9 @@ use self::admission::Admission;
 use self::door::Door;
 use self::edge::EdgeSource;
 use self::edge_control::EdgeControl;
+use self::parcel::KnownCluster;
 use self::shared::{Phase, Shared};
-use self::steering::Steering;
+use self::steering::{Inherited, Steering};
 use self::virtual_cluster::VirtualCluster;
 use self::workers::Workers;
 use crate::config::{Config, FastPathMode};
@@ -88,6 +91,8 @@ pub struct Gateway {
     generation: AtomicU64,
     last_reload_error: Mutex<Option<String>>,
     draining: AtomicBool,
+    /// A successor has the sockets and the kernel's tables.
+    given: AtomicBool,
 }
 
 #[derive(Clone, Default)]
@@ -118,11 +123,23 @@ impl Gateway {
         metrics: Metrics,
         edges: Option<Arc<dyn EdgeSource>>,
     ) -> anyhow::Result<Self> {
+        Self::start_with(config, config_path, metrics, edges, None, BTreeMap::new()).await
+    }
+
+    async fn start_with(
+        config: Config,
+        config_path: String,
+        metrics: Metrics,
+        edges: Option<Arc<dyn EdgeSource>>,
+        inherited: Option<(Inherited, Option<OwnedFd>)>,
+        clusters: BTreeMap<String, KnownCluster>,
+    ) -> anyhow::Result<Self> {
         let workers = Arc::new(Workers::start(worker_count(&config))?);
         let admission = Arc::new(Admission::default());
         let door = Arc::new(Door::new(Arc::clone(&workers), Arc::clone(&admission), metrics.gateway().clone()));
-        let steering = Steering::new(door, None)?;
-        let edge = Arc::new(EdgeControl::new(edges, steering, admission, None));
+        let (inherited, lock) = inherited.map_or((None, None), |(inherited, lock)| (Some(inherited), lock));
+        let steering = Steering::new(door, inherited)?;
+        let edge = Arc::new(EdgeControl::new(edges, steering, admission, lock));
         let upkeep = tokio::spawn(look_after(Arc::clone(&edge)));
         let gateway = Self {
             metrics,
@@ -136,8 +153,9 @@ impl Gateway {
             generation: AtomicU64::new(0),
             last_reload_error: Mutex::default(),
             draining: AtomicBool::new(false),
+            given: AtomicBool::new(false),
         };
-        gateway.apply(config).await?;
+        gateway.apply_knowing(config, clusters).await?;
         Ok(gateway)
     }
 
@@ -153,9 +171,16 @@ impl Gateway {
     /// # Errors
     /// A port that the new config needs can't be opened; nothing has changed then. Refused while draining.
     pub async fn apply(&self, config: Config) -> anyhow::Result<()> {
+        self.apply_knowing(config, BTreeMap::new()).await
+    }
+
+    async fn apply_knowing(&self, config: Config, mut known: BTreeMap<String, KnownCluster>) -> anyhow::Result<()> {
         let _one_at_a_time = self.reload.lock().await;
         if self.draining.load(Relaxed) {
             bail!("a drain is under way");
+        }
+        if self.given.load(Relaxed) {
+            bail!("a successor has taken over; ask it");
         }
         for (name, wanted) in &config.virtual_clusters {
             if !config.clusters.contains_key(&wanted.cluster) {
@@ -180,6 +205,9 @@ impl Gateway {
                 }
                 None => upstream::Cluster::spawn(name, wanted.clone()),
             };
+            if let Some(known) = known.remove(name) {
+                known.tell(&cluster);
+            }
             clusters.insert(name.clone(), cluster);
         }
 

@@ -246,3 +246,12 @@ pub struct ReloadReport {
     /// What changed in the file and needs a restart to take effect.
     pub needs_restart: Vec<String>,
 }
+
+/// Answer of a restart without a gap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpgradeReport {
+    /// The process that drains now.
+    pub old_pid: u32,
+    /// The process that serves from now on.
+    pub new_pid: u32,
+}

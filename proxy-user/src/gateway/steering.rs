@@ -28,6 +28,9 @@ use super::routes::{Board, Claim, Owner, Routes};
 use super::shared::Phase;
 use super::slots::SlotBook;
 
+/// Shared sockets of each family at most: what the kernel's table has room for.
+const MAX_SOCKETS: usize = 64;
+
 /// What a predecessor handed over to this process.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited {
@@ -240,8 +243,11 @@ impl Steering {
         let mut inner = self.inner();
         inner.edge = Some(Arc::clone(edge));
         inner.pushed = None;
-        if !inner.frozen {
-            inner.tell_sockets()?;
+        if !inner.frozen
+            && let Err(error) = inner.tell_sockets()
+        {
+            inner.edge = None;
+            return Err(error);
         }
         inner.steers = Ok(());
         Ok(())
@@ -252,7 +258,7 @@ impl Steering {
         for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
             let is_ours = |socket: &TcpListener| socket.local_addr().is_ok_and(|local| local.is_ipv4() == ip.is_ipv4());
             let there = self.inner().sockets.iter().filter(|(socket, _)| is_ours(socket)).count();
-            for _ in there..count {
+            for _ in there..count.min(MAX_SOCKETS) {
                 let socket = match listeners::bind(SocketAddr::new(ip, 0)) {
                     Ok(socket) => socket,
                     Err(error) if ip.is_ipv6() && listeners::is_absent(&error) => break,
