@@ -5,7 +5,10 @@
 #![no_std]
 
 pub mod admission;
+pub mod admit;
 pub mod frame;
 pub mod packet;
 pub mod produce;
 pub mod request;
+pub mod steer;
+pub mod tables;

@@ -1,33 +1,29 @@
 //! `turnout attach` and `turnout detach`: kernel programs without the daemon.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::kernel::probe;
+use crate::kernel;
 
-/// Attaches the probe and says what it does.
+/// Attaches the programs and says what they do.
 pub(super) fn attach(pin: &Path, interface: &str) -> anyhow::Result<String> {
-    probe::attach(pin, interface)?;
-    Ok(format!("the probe counts packets on {interface} and passes every one; `turnout detach` ends it\n"))
+    let status = kernel::attach(pin, Some(&[interface.to_owned()]))?;
+    let mut text = String::new();
+    for interface in &status.interfaces {
+        let reason = interface.reason.as_deref().map(|r| format!(" ({r})")).unwrap_or_default();
+        let _ = writeln!(text, "{}: {}{reason}", interface.name, interface.mode.unwrap_or("not attached"));
+    }
+    anyhow::ensure!(status.interfaces.iter().any(|i| i.mode.is_some()), "nothing was attached\n{text}");
+    let _ = writeln!(text, "steering: {}", if status.steering { "attached" } else { "not attached" });
+    let _ = writeln!(text, "ports and lists are the daemon's to fill; until then everything passes. `turnout detach` ends it");
+    Ok(text)
 }
 
-/// Detaches the probe and tells what it counted. Where there is none, that is what was wanted.
+/// Detaches the programs. Where there are none, that is what was wanted.
 pub(super) fn detach(pin: &Path, in_json: bool) -> anyhow::Result<String> {
-    let Some(counted) = probe::pinned_counters(pin)? else {
-        return Ok(if in_json { "{}\n".into() } else { format!("nothing is attached under {}\n", pin.display()) });
-    };
-    probe::detach(pin)?;
+    let had = kernel::detach(pin, false)?;
     if in_json {
-        let by_class: BTreeMap<_, _> = counted
-            .iter()
-            .map(|(class, c)| (class.name(), serde_json::json!({"packets": c.packets, "bytes": c.bytes})))
-            .collect();
-        return Ok(serde_json::to_string_pretty(&by_class)? + "\n");
+        return Ok(serde_json::to_string_pretty(&serde_json::json!({ "detached": had }))? + "\n");
     }
-    let mut text = format!("{:<10} {:>14} {:>18}\n", "class", "packets", "bytes");
-    for (class, counter) in counted.iter().filter(|(_, c)| c.packets > 0) {
-        let _ = writeln!(text, "{:<10} {:>14} {:>18}", class.name(), counter.packets, counter.bytes);
-    }
-    Ok(text)
+    Ok(if had { "detached\n".into() } else { format!("nothing is attached under {}\n", pin.display()) })
 }
