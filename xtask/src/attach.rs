@@ -22,7 +22,7 @@ pub(crate) struct DetachArgs {}
 
 pub(crate) fn attach(AttachArgs { interface }: &AttachArgs) -> Result<()> {
     build::build(true, Ebpf::Required)?;
-    run(workspace::turnout()).args(["attach", interface.as_str()]).go()
+    run(workspace::turnout()).args(["attach", "--interface", interface.as_str()]).go()
 }
 
 pub(crate) fn detach(DetachArgs {}: &DetachArgs) -> Result<()> {

@@ -114,24 +114,23 @@ pub(super) enum Command {
     )]
     Admission(Admission),
 
-    /// Load the kernel programs on an interface without the daemon; they stay until `detach`
+    /// Load the kernel programs without the daemon; they stay until `detach`
     ///
-    /// So far there is one, the probe: it counts packets by what they are and passes every one. Needs root, or CAP_BPF,
+    /// Ports and rules are the daemon's to set: until it does, everything passes as before. Needs root, or CAP_BPF,
     /// CAP_NET_ADMIN and CAP_PERFMON.
-    #[command(after_help = "Example:\n  turnout attach eth0")]
-    Attach {
-        /// A network interface whose driver runs XDP
-        interface: String,
-        #[command(flatten)]
-        pins: Pins,
-    },
+    #[command(after_help = "Examples:\n  turnout attach --config /etc/turnout/turnout.yaml\n  \
+                            turnout attach --interface eth0 --interface eth1")]
+    Attach(AttachArgs),
 
-    /// Print what attached kernel programs counted, and take them off
+    /// Take the kernel programs off this host, and what they are pinned by
     #[command(after_help = "Example:\n  turnout detach")]
     Detach {
-        /// How to print the counters
-        #[arg(long, value_enum, default_value_t = TableFormat::Table)]
-        format: TableFormat,
+        /// How to print it
+        #[arg(long, value_enum, default_value_t = TextFormat::Text)]
+        format: TextFormat,
+        /// Also where a daemon runs on them
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         pins: Pins,
     },
@@ -172,6 +171,21 @@ pub(super) enum Admission {
         #[command(flatten)]
         socket: Socket,
     },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AttachArgs {
+    /// Take interfaces and pins from `fast_path` of this config file
+    #[arg(long, conflicts_with_all = ["interface", "pin"])]
+    pub(super) config: Option<PathBuf>,
+    /// A network interface to run admission on; default: every one that can carry clients
+    #[arg(long, value_name = "NAME")]
+    pub(super) interface: Vec<String>,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = TextFormat::Text)]
+    pub(super) format: TextFormat,
+    #[command(flatten)]
+    pub(super) pins: Pins,
 }
 
 /// Commands that a later part brings. Named here so that they are refused as such, and not as typing errors.

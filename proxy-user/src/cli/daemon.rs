@@ -19,6 +19,7 @@ use crate::gateway::status::{
     AdmissionReport, ConnectionStatus, Readiness, RefusedReport, ReloadReport, Status, UpgradeReport,
 };
 use crate::handover::{self, Handover, Predecessor, Successor};
+use crate::kernel::KernelSource;
 use crate::metrics::Metrics;
 use crate::systemd::{self, State};
 
@@ -126,7 +127,7 @@ pub(super) async fn serve(
 
 /// Where the kernel's programs come from.
 fn edges() -> Option<Arc<dyn EdgeSource>> {
-    None
+    Some(Arc::new(KernelSource))
 }
 
 impl Daemon {

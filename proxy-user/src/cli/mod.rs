@@ -98,8 +98,8 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         Command::Admission(Admission::Top { once, format, socket }) => {
             remote(async { show_refused(&Client::new(&socket.socket), once, format.is_json()).await })
         }
-        Command::Attach { interface, pins } => kernel_programs::attach(&pins.pin, &interface).map(Outcome::done),
-        Command::Detach { format, pins } => kernel_programs::detach(&pins.pin, format.is_json()).map(Outcome::done),
+        Command::Attach(args) => kernel_programs::attach(&args),
+        Command::Detach { format, force, pins } => kernel_programs::detach(&pins.pin, force, format.is_json()),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "turnout", &mut script);

@@ -7,8 +7,9 @@ use tokio::runtime::Runtime;
 
 use super::daemon;
 use super::logging::{self, LogHandle};
-use crate::config::{self, Loaded};
-use crate::handover;
+use crate::config::{self, FastPath, FastPathMode, Loaded};
+use crate::kernel::capabilities::{self, Capability, NEEDED, Set, USEFUL};
+use crate::{handover, kernel};
 
 /// Serves until a drain has ended.
 ///
@@ -34,8 +35,26 @@ fn prepare(config_path: &Path) -> anyhow::Result<(Loaded, LogHandle, Runtime)> {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
+    prepare_kernel(&loaded.config.fast_path);
     // Connections have threads of their own; this one accepts them, follows clusters and talks to operators.
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("can't start the runtime")?;
     Ok((loaded, log, runtime))
+}
+
+/// Does what needs more rights than the daemon keeps, and gives the others up: before there are threads, which have
+/// their own.
+fn prepare_kernel(fast_path: &FastPath) {
+    // SAFETY: neither call takes or returns a pointer, or can fail.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    if fast_path.mode != FastPathMode::Off
+        && Set::effective().is_ok_and(|set| set.has(Capability::SysAdmin))
+        && let Err(error) = kernel::prepare(&fast_path.pin, uid, gid)
+    {
+        // What comes of it is said when the programs are loaded.
+        tracing::debug!("preparing {}: {error}", fast_path.pin.display());
+    }
+    if let Err(error) = capabilities::keep_only(NEEDED.into_iter().chain(USEFUL)) {
+        tracing::warn!("capabilities that are not needed could not be given up: {error}");
+    }
 }

@@ -12,7 +12,7 @@
 
 mod wire;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::admin::server::AdminParcel;
@@ -118,17 +118,22 @@ impl Successor {
         let socket = self.socket.try_clone()?;
         let talk = tokio::task::spawn_blocking(move || {
             let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-            wire::send(&socket, &message, &borrowed).context("handing over")?;
             let mut line = String::new();
+            let sent = wire::send(&socket, &message, &borrowed);
+            // What it said before it ended is there to be read, also when it did not read to the end.
             let mut words = std::io::Read::take(BufReader::new(&socket), MAX_WORDS);
-            words.read_line(&mut line).context("no word from it in time")?;
-            anyhow::Ok(line)
+            match words.read_line(&mut line).and(sent) {
+                Ok(()) => Ok(line),
+                Err(_) if !line.is_empty() => Ok(line),
+                Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(line),
+                Err(error) => Err(error).context("no word from it in time"),
+            }
         });
         let answer = tokio::time::timeout(PATIENCE + STEP, talk).await;
         let refusal = match answer {
             Ok(Ok(Ok(line))) => match line.trim_end() {
                 "ready" => return Ok(pid),
-                "" => "it ended before it was ready; its log says why".to_owned(),
+                "" => return Err(self.ended().await),
                 other => other.strip_prefix("failed: ").unwrap_or(other).replace('\u{1f}', "\n"),
             },
             Ok(Ok(Err(error))) => format!("{error:#}"),
@@ -139,6 +144,19 @@ impl Successor {
         let _ = self.child.start_kill();
         let _ = self.child.wait().await;
         bail!("{refusal}")
+    }
+}
+
+impl Successor {
+    /// Why there was no word from it.
+    async fn ended(&mut self) -> anyhow::Error {
+        // It closed its socket: it has ended, or is about to. Whatever else it is, it must not live on.
+        let ended = tokio::time::timeout(STEP, self.child.wait()).await;
+        let _ = self.child.start_kill();
+        match ended {
+            Ok(Ok(status)) => anyhow!("it ended before it was ready ({status}); its log says why"),
+            _ => anyhow!("it hung up before it was ready, and was ended; its log says why"),
+        }
     }
 }
 

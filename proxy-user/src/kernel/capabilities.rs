@@ -12,6 +12,10 @@ use std::io;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Capability {
+    /// Read files whatever their owner: what a reload may have to, when started as root.
+    DacReadSearch = 2,
+    /// Listen on ports below 1024.
+    NetBindService = 10,
     /// Attach programs to interfaces and namespaces, load network programs.
     NetAdmin = 12,
     /// Before 5.8 what CAP_BPF and CAP_PERFMON are now; still needed to mount.
@@ -25,11 +29,16 @@ pub enum Capability {
 /// What the running daemon keeps.
 pub const NEEDED: [Capability; 3] = [Capability::Bpf, Capability::NetAdmin, Capability::Perfmon];
 
+/// What the running daemon also keeps where it has it, so that a reload can do what the start could.
+pub const USEFUL: [Capability; 2] = [Capability::NetBindService, Capability::DacReadSearch];
+
 impl Capability {
     /// As it is written in units and manual pages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::DacReadSearch => "CAP_DAC_READ_SEARCH",
+            Self::NetBindService => "CAP_NET_BIND_SERVICE",
             Self::NetAdmin => "CAP_NET_ADMIN",
             Self::SysAdmin => "CAP_SYS_ADMIN",
             Self::Perfmon => "CAP_PERFMON",

@@ -203,6 +203,21 @@ impl Edge for KernelEdge {
         // Closed, not unlocked: an unlock would be the child's, too, who shares the open description.
         self.inner().lock = None;
     }
+
+    fn lock(&self) -> Option<OwnedFd> {
+        // Without a descriptor to spare there is nothing to hand over, and the successor says what it lacks.
+        self.lock_fd().ok().flatten()
+    }
+
+    fn detach(&self) -> anyhow::Result<()> {
+        let mut inner = self.inner();
+        if inner.lock.is_none() {
+            return Ok(());
+        }
+        let ended = pins::end(&self.pin);
+        inner.lock = None;
+        Ok(ended?)
+    }
 }
 
 impl Inner {
@@ -415,9 +430,10 @@ impl Inner {
         let mut status = view::status(&self.pin);
         status.layout.clone_from(&self.layout);
         for interface in &mut status.interfaces {
-            let trouble = self.troubles.iter().find(|(index, _)| {
-                super::interfaces::name_of(**index).as_deref() == Some(interface.name.as_str())
-            });
+            let trouble = self
+                .troubles
+                .iter()
+                .find(|(index, _)| super::interfaces::name_of(**index).as_deref() == Some(interface.name.as_str()));
             interface.reason = trouble.map(|(_, why)| why.clone());
         }
         let attached: BTreeSet<String> = status.interfaces.iter().map(|i| i.name.clone()).collect();

@@ -13,6 +13,7 @@ mod layout;
 mod netdev;
 pub mod object;
 mod pins;
+mod source;
 mod standalone;
 mod sys;
 mod tables;
@@ -23,6 +24,7 @@ pub use edge::KernelEdge;
 pub use error::EdgeError;
 pub use object::object;
 pub use pins::prepare;
+pub use source::KernelSource;
 pub use standalone::{attach, detach};
 pub use view::{counters, refused, status};
 
