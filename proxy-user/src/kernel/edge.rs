@@ -35,7 +35,7 @@ pub(super) const ADMIT: &str = "turnout_admit";
 /// The sk_lookup program.
 pub(super) const STEER: &str = "turnout_steer";
 /// The namespace of the calling thread, which in the daemon is that of the process.
-pub(super) const NAMESPACE: &str = "/proc/thread-self/ns/net";
+const NAMESPACE: &str = "/proc/thread-self/ns/net";
 
 /// The kernel around the gateway's sockets; see [`Edge`].
 pub struct KernelEdge {
@@ -53,6 +53,8 @@ struct Inner {
     pin: PathBuf,
     /// `None` after the hand-over: nothing is changed any more.
     lock: Option<OwnedFd>,
+    /// The network namespace that is steered in: the one this was opened in.
+    namespace: File,
     layout: String,
     ebpf: Ebpf,
     tables: Tables,
@@ -207,6 +209,8 @@ impl Edge for KernelEdge {
 
 impl Inner {
     fn load(pin: &Path, lock: OwnedFd, object: &[u8]) -> Result<Self, EdgeError> {
+        let namespace = File::open(NAMESPACE)
+            .map_err(|source| EdgeError::System { what: "opening this process's network namespace", source })?;
         pins::clear_leftovers(pin)?;
         let definitions = layout::definitions(object)?;
         let fingerprint = layout::fingerprint(&definitions);
@@ -236,6 +240,7 @@ impl Inner {
         let mut inner = Self {
             pin: pin.to_owned(),
             lock: Some(lock),
+            namespace,
             layout: fingerprint,
             ebpf,
             tables,
@@ -300,13 +305,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Attaches steering to this network namespace, unless it is.
+    /// Attaches steering to the network namespace, unless it is.
     fn attach_steering(&mut self) -> Result<(), EdgeError> {
         let path = pins::edge(&self.pin).join(pins::STEERING);
-        let open = |source| EdgeError::System { what: "opening this process's network namespace", source };
-        let namespace = File::open(NAMESPACE).map_err(open)?;
         if path.exists() {
-            let inode = namespace.metadata().map_err(open)?.ino();
+            let inode = self
+                .namespace
+                .metadata()
+                .map_err(|source| EdgeError::System { what: "looking at the network namespace", source })?
+                .ino();
             let link = sys::object_at(&path).map_err(EdgeError::pin("open", &path))?;
             let target = sys::link_target(link.as_fd()).map_err(EdgeError::pin("ask", &path))?;
             if target.is_some_and(|target| u64::from(target) == inode) {
@@ -321,7 +328,7 @@ impl Inner {
             .ok_or(EdgeError::Missing { what: "program", name: STEER })?
             .try_into()
             .map_err(refused(STEER))?;
-        let link = program.attach(namespace).map_err(refused(STEER))?;
+        let link = program.attach(&self.namespace).map_err(refused(STEER))?;
         let link: FdLink = program.take_link(link).map_err(refused(STEER))?.into();
         pin_link(link, &path)
     }
