@@ -15,7 +15,10 @@ pub(super) fn attach(pin: &Path, interface: &str) -> anyhow::Result<String> {
     }
     anyhow::ensure!(status.interfaces.iter().any(|i| i.mode.is_some()), "nothing was attached\n{text}");
     let _ = writeln!(text, "steering: {}", if status.steering { "attached" } else { "not attached" });
-    let _ = writeln!(text, "ports and lists are the daemon's to fill; until then everything passes. `turnout detach` ends it");
+    let _ = writeln!(
+        text,
+        "ports and lists are the daemon's to fill; until then everything passes. `turnout detach` ends it"
+    );
     Ok(text)
 }
 

@@ -18,22 +18,19 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use aya::Ebpf;
+use aya::programs::XdpMode;
 use aya::programs::links::FdLink;
-use aya::programs::{ProgramError, ProgramFd, SkLookup, Xdp, XdpMode};
-use aya::{Ebpf, EbpfLoader};
 
-use super::interfaces::{Network, has_lro};
+use super::interfaces::{self, Network};
 use super::pins::{self, Mode};
+use super::programs::{self, ADMIT, STEER, explain, load, pin_link, pin_program, program_fd, refused, replace_program};
 use super::tables::{self, Tables};
 use super::{EdgeError, doctor, layout, object, sys, view};
 use crate::gateway::edge::{
     AdmissionRules, Edge, EdgeCounters, EdgeStatus, InterfaceStatus, PortTable, RefusedSource, Slot,
 };
 
-/// The XDP program.
-pub(super) const ADMIT: &str = "turnout_admit";
-/// The sk_lookup program.
-pub(super) const STEER: &str = "turnout_steer";
 /// The namespace of the calling thread, which in the daemon is that of the process.
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
 
@@ -322,12 +319,7 @@ impl Inner {
             // An earlier daemon ran in another namespace, which may be gone.
             pins::end_link(&path)?;
         }
-        let program: &mut SkLookup = self
-            .ebpf
-            .program_mut(STEER)
-            .ok_or(EdgeError::Missing { what: "program", name: STEER })?
-            .try_into()
-            .map_err(refused(STEER))?;
+        let program = programs::steer(&mut self.ebpf)?;
         let link = program.attach(&self.namespace).map_err(refused(STEER))?;
         let link: FdLink = program.take_link(link).map_err(refused(STEER))?.into();
         pin_link(link, &path)
@@ -401,12 +393,7 @@ impl Inner {
     }
 
     fn attach_in(&mut self, mode: Mode, index: u32) -> Result<(), EdgeError> {
-        let program: &mut Xdp = self
-            .ebpf
-            .program_mut(ADMIT)
-            .ok_or(EdgeError::Missing { what: "program", name: ADMIT })?
-            .try_into()
-            .map_err(refused(ADMIT))?;
+        let program = programs::admit(&mut self.ebpf)?;
         let xdp_mode = match mode {
             Mode::Native => XdpMode::Driver,
             Mode::Generic => XdpMode::Skb,
@@ -422,15 +409,20 @@ impl Inner {
         let mut status = view::status(&self.pin);
         status.layout.clone_from(&self.layout);
         for interface in &mut status.interfaces {
-            let trouble = self.troubles.iter().find(|(index, _)| {
-                super::interfaces::name_of(**index).as_deref() == Some(interface.name.as_str())
-            });
-            interface.reason = trouble.map(|(_, why)| why.clone());
+            let trouble = self
+                .troubles
+                .iter()
+                .find(|(index, _)| interfaces::name_of(**index).as_deref() == Some(interface.name.as_str()));
+            interface.reason = match (trouble, interface.mode) {
+                (Some((_, why)), _) => Some(why.clone()),
+                (None, Some("generic")) => Some("the driver refused native XDP at an earlier start".to_owned()),
+                _ => None,
+            };
         }
         let attached: BTreeSet<String> = status.interfaces.iter().map(|i| i.name.clone()).collect();
         let missing = |name: String, reason: String| InterfaceStatus { name, mode: None, reason: Some(reason) };
         for (index, why) in &self.troubles {
-            let name = super::interfaces::name_of(*index).unwrap_or_else(|| format!("number {index}"));
+            let name = interfaces::name_of(*index).unwrap_or_else(|| format!("number {index}"));
             if !attached.contains(&name) {
                 status.interfaces.push(missing(name, why.clone()));
             }
@@ -454,106 +446,4 @@ fn check_kernel() -> Result<(), EdgeError> {
         }
         _ => Ok(()),
     }
-}
-
-/// Loads both programs with the maps of a folder, which are made where they aren't there.
-fn load(folder: &Path, object: &[u8], definitions: &layout::Definitions) -> Result<(Ebpf, Tables), EdgeError> {
-    let mut loader = EbpfLoader::new();
-    for name in definitions.keys() {
-        loader.map_pin_path(name, folder.join(name));
-    }
-    let mut ebpf = loader.load(object)?;
-    let tables = Tables::new(|name| ebpf.take_map(name).ok_or(EdgeError::Missing { what: "map", name }))?;
-    let program = |ebpf: &mut Ebpf, name: &'static str| {
-        ebpf.program(name).map(drop).ok_or(EdgeError::Missing { what: "program", name })
-    };
-    program(&mut ebpf, ADMIT)?;
-    program(&mut ebpf, STEER)?;
-    let admit: &mut Xdp = ebpf.program_mut(ADMIT).expect("checked above").try_into().map_err(refused(ADMIT))?;
-    admit.load().map_err(refused(ADMIT))?;
-    let steer: &mut SkLookup = ebpf.program_mut(STEER).expect("checked above").try_into().map_err(refused(STEER))?;
-    steer.load().map_err(refused(STEER))?;
-    Ok((ebpf, tables))
-}
-
-/// Tries whether the kernel takes both programs; nothing is pinned or attached.
-pub(super) fn try_to_load() -> Result<(), EdgeError> {
-    let object = object().ok_or(EdgeError::NotBuilt)?;
-    let mut ebpf = EbpfLoader::new().load(object)?;
-    let admit: &mut Xdp = ebpf
-        .program_mut(ADMIT)
-        .ok_or(EdgeError::Missing { what: "program", name: ADMIT })?
-        .try_into()
-        .map_err(refused(ADMIT))?;
-    admit.load().map_err(refused(ADMIT))?;
-    let steer: &mut SkLookup = ebpf
-        .program_mut(STEER)
-        .ok_or(EdgeError::Missing { what: "program", name: STEER })?
-        .try_into()
-        .map_err(refused(STEER))?;
-    steer.load().map_err(refused(STEER))
-}
-
-fn refused(name: &'static str) -> impl Fn(ProgramError) -> EdgeError {
-    move |source| EdgeError::Program { name, source: Box::new(source) }
-}
-
-fn program_fd(ebpf: &Ebpf, name: &'static str) -> Result<ProgramFd, EdgeError> {
-    let program = ebpf.program(name).ok_or(EdgeError::Missing { what: "program", name })?;
-    let fd = program.fd().map_err(refused(name))?;
-    fd.try_clone().map_err(|source| EdgeError::System { what: "copying a program's descriptor", source })
-}
-
-/// Pins a program over its predecessor.
-fn pin_program(ebpf: &mut Ebpf, name: &'static str, folder: &Path) -> Result<(), EdgeError> {
-    let (next, place) = (folder.join(format!("{name}{}", pins::NEXT)), folder.join(name));
-    sys::pin_at(program_fd(ebpf, name)?.as_fd(), &next).map_err(EdgeError::pin("pin a program at", &next))?;
-    fs::rename(&next, &place).map_err(EdgeError::pin("rename a program to", &place))
-}
-
-fn pin_link(link: FdLink, path: &Path) -> Result<(), EdgeError> {
-    // Of an interface that had this number before.
-    let _ = fs::remove_file(path);
-    let failed = |e: aya::pin::PinError| EdgeError::Pin {
-        action: "pin a link at",
-        path: path.to_owned(),
-        source: match e {
-            aya::pin::PinError::SyscallError(e) => e.io_error,
-            e => std::io::Error::other(e),
-        },
-    };
-    link.pin(path).map(drop).map_err(failed)
-}
-
-fn replace_program(path: &Path, program: &ProgramFd) -> Result<(), EdgeError> {
-    let link = sys::object_at(path).map_err(EdgeError::pin("open", path))?;
-    match sys::replace_program(link.as_fd(), program.as_fd()) {
-        // ENOLINK: the interface, or namespace, is gone.
-        Err(e) if e.raw_os_error() == Some(libc::ENOLINK) => Ok(()),
-        other => other.map_err(EdgeError::pin("replace the program of", path)),
-    }
-}
-
-/// Why an interface takes no program, with what usually helps.
-fn explain(name: &str, error: &EdgeError) -> String {
-    let mut why = String::new();
-    let mut code = None;
-    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = next {
-        if let Some(io) = error.downcast_ref::<std::io::Error>() {
-            code = io.raw_os_error().or(code);
-        }
-        why = error.to_string();
-        next = error.source();
-    }
-    let remedy = match code {
-        Some(libc::EBUSY | libc::EEXIST) => format!(
-            "another XDP program is on {name}: take it off with `ip link set dev {name} xdp off` or whatever put it there"
-        ),
-        _ if has_lro(name) => format!("large receive offload is on: `ethtool -K {name} lro off`"),
-        Some(libc::EOPNOTSUPP) => "the driver has no XDP of its own".to_owned(),
-        Some(libc::EINVAL | libc::ERANGE) => "the MTU may be too large for the driver's XDP".to_owned(),
-        _ => return why,
-    };
-    format!("{why} ({remedy})")
 }

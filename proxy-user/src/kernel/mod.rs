@@ -13,6 +13,7 @@ mod layout;
 mod netdev;
 pub mod object;
 mod pins;
+mod programs;
 mod standalone;
 mod sys;
 mod tables;

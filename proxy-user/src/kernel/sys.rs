@@ -110,9 +110,7 @@ pub(super) fn mount_bpffs(at: &Path) -> io::Result<()> {
 pub(super) fn exchange(a: &Path, b: &Path) -> io::Result<()> {
     let (a, b) = (c_path(a)?, c_path(b)?);
     // SAFETY: both strings end in NUL and outlive the call.
-    check(unsafe {
-        libc::renameat2(libc::AT_FDCWD, a.as_ptr(), libc::AT_FDCWD, b.as_ptr(), libc::RENAME_EXCHANGE)
-    })
+    check(unsafe { libc::renameat2(libc::AT_FDCWD, a.as_ptr(), libc::AT_FDCWD, b.as_ptr(), libc::RENAME_EXCHANGE) })
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

@@ -103,6 +103,74 @@ fn a_folder_that_is_not_the_users_is_refused_with_the_step_that_helps() {
     });
 }
 
+/// Runs on a thread with a file system of its own view.
+fn in_own_mounts<T: Send>(body: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            // SAFETY: changes only this thread's view; both strings end in NUL.
+            unsafe {
+                assert_eq!(libc::unshare(libc::CLONE_NEWNS), 0, "{}", io::Error::last_os_error());
+                let (none, root) = (c"none".as_ptr(), c"/".as_ptr());
+                assert_eq!(libc::mount(none, root, none, libc::MS_REC | libc::MS_PRIVATE, std::ptr::null()), 0);
+            }
+            body()
+        });
+        work.join().expect("no panic")
+    })
+}
+
+/// Unmounts the system's bpffs, however often it is mounted.
+fn unmount_bpffs() {
+    // SAFETY: the string ends in NUL.
+    while unsafe { libc::umount2(c"/sys/fs/bpf".as_ptr(), libc::MNT_DETACH) } == 0 {}
+}
+
+#[test]
+fn a_bpffs_is_mounted_where_there_is_none_and_only_by_who_may() {
+    need_programs!();
+    inside("mount", |_, pin| {
+        in_own_mounts(|| {
+            unmount_bpffs();
+            let refused = std::thread::scope(|scope| {
+                let work = scope.spawn(|| {
+                    become_user(&NEEDED);
+                    KernelEdge::open(&pin.0).map(drop)
+                });
+                work.join().expect("no panic").expect_err("mounting takes more")
+            });
+            assert!(refused.to_string().contains("mount -t bpf bpf /sys/fs/bpf"), "{refused}");
+            drop(KernelEdge::open(&pin.0).expect("root mounts it"));
+            assert!(pin.edge().join("PORTS").exists());
+            assert!(kernel::detach(&pin.0, false).expect("detached"));
+        });
+    });
+}
+
+#[test]
+fn a_bpffs_that_is_closed_to_others_as_systemd_mounts_it_is_opened_for_passing_through_only() {
+    need_programs!();
+    inside("systemd", |_, pin| {
+        in_own_mounts(|| {
+            unmount_bpffs();
+            let (kind, at, options) = (c"bpf", c"/sys/fs/bpf", c"mode=0700");
+            // SAFETY: every string ends in NUL and outlives the call.
+            let mounted = unsafe { libc::mount(kind.as_ptr(), at.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast()) };
+            assert_eq!(mounted, 0, "{}", io::Error::last_os_error());
+            kernel::prepare(&pin.0, USER, USER).expect("prepared");
+            std::thread::scope(|scope| {
+                let work = scope.spawn(|| {
+                    become_user(&NEEDED);
+                    assert!(std::fs::read_dir("/sys/fs/bpf").is_err(), "what others pinned isn't listed");
+                    drop(KernelEdge::open(&pin.0).expect("its own folder is reached"));
+                    kernel::detach(&pin.0, false).expect("detached")
+                });
+                assert!(work.join().expect("no panic"));
+            });
+            assert!(!pin.edge().exists());
+        });
+    });
+}
+
 #[test]
 fn the_programs_load_with_these_capabilities_effective_and_no_other() {
     need_programs!();

@@ -15,12 +15,8 @@ const UDP: u32 = 17;
 
 fn lookup(protocol: u32, from: &str, to: &str) -> Lookup {
     let (from, to): (SocketAddr, SocketAddr) = (from.parse().expect("an address"), to.parse().expect("an address"));
-    let mut lookup = Lookup {
-        protocol,
-        remote_port: from.port().to_be_bytes(),
-        local_port: to.port().into(),
-        ..Lookup::default()
-    };
+    let mut lookup =
+        Lookup { protocol, remote_port: from.port().to_be_bytes(), local_port: to.port().into(), ..Lookup::default() };
     match (from.ip(), to.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             lookup.family = libc::AF_INET as u32;

@@ -1,8 +1,7 @@
 //! A world for each test: a network namespace, a pin folder of its own on the bpffs, and what the gateway would say.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io;
+use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -127,9 +126,7 @@ pub(crate) enum Kind {
 /// What `/proc/self/fdinfo` says of a descriptor.
 fn identity(fd: &OwnedFd) -> (Kind, u32) {
     let info = fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd())).expect("fdinfo");
-    let field = |name: &str| {
-        info.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u32>().ok())
-    };
+    let field = |name: &str| info.lines().find_map(|l| l.strip_prefix(name)?.trim().parse::<u32>().ok());
     if let Some(id) = field("link_id:") {
         (Kind::Link, id)
     } else if let Some(id) = field("map_id:") {
@@ -162,9 +159,4 @@ pub(crate) fn xdp_of(netns: &Netns, interface: &str) -> Option<&'static str> {
     } else {
         None
     }
-}
-
-/// Opens a file of the bpffs read-only, to see that it is there.
-pub(crate) fn is_there(path: &Path) -> io::Result<()> {
-    File::open(path).map(drop)
 }

@@ -25,11 +25,15 @@ struct World {
 impl World {
     fn new() -> Self {
         let (client, gateway) = (Netns::create("client").expect("netns"), Netns::create("gate").expect("netns"));
-        gateway.ip(&["link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", client.name()]).expect("veth");
+        gateway
+            .ip(&["link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", client.name()])
+            .expect("veth");
         for (netns, last) in [(&gateway, 1), (&client, 2)] {
             netns.ip(&["link", "set", "eth0", "up"]).expect("up");
             netns.ip(&["address", "add", &format!("10.80.0.{last}/24"), "dev", "eth0"]).expect("an address");
-            netns.ip(&["-6", "address", "add", &format!("fd80::{last}/64"), "dev", "eth0", "nodad"]).expect("an address");
+            netns
+                .ip(&["-6", "address", "add", &format!("fd80::{last}/64"), "dev", "eth0", "nodad"])
+                .expect("an address");
         }
         client.ip(&["address", "add", "10.80.0.3/24", "dev", "eth0"]).expect("a second address");
         Self { client, gateway, pin: Pin::new() }
@@ -120,7 +124,8 @@ fn a_port_without_a_broker_answers_rst_at_once_and_a_strangers_service_is_untouc
     assert_eq!(greeting(world.connect("10.80.0.1:7000").expect("the stranger's")), b's');
     for port in [9201, 9205] {
         let begin = Instant::now();
-        let refused = world.connect(&format!("10.80.0.1:{port}")).expect_err("no broker, and never a stranger's socket");
+        let refused =
+            world.connect(&format!("10.80.0.1:{port}")).expect_err("no broker, and never a stranger's socket");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{port}: {refused}");
         assert!(begin.elapsed() < Duration::from_millis(500), "{port}: {:?}", begin.elapsed());
     }
@@ -200,7 +205,8 @@ fn a_new_owner_under_load_refuses_and_resets_nobody() {
         for round in 0..6 {
             if round % 2 == 1 {
                 let edge = world.pin.edge();
-                let mark = std::fs::read_dir(&edge).expect("there").map(|e| e.expect("an entry").path()).find(|p| p.is_dir());
+                let mark =
+                    std::fs::read_dir(&edge).expect("there").map(|e| e.expect("an entry").path()).find(|p| p.is_dir());
                 std::fs::rename(mark.expect("a mark"), edge.join("layout-0000000000000000")).expect("aged");
             }
             fill(&world.open());
