@@ -379,6 +379,10 @@ impl Inner {
 
     /// `Ok(None)`: native. `Ok(Some)`: generic, and why. `Err`: not at all, and why.
     fn attach(&mut self, index: u32, name: &str) -> Result<Option<String>, String> {
+        // A link that couldn't be pinned would come and go every second, and restart a real card's queues each time.
+        if !pins::edge(&self.pin).exists() {
+            return Err(format!("somebody removed the pins at {}; start the daemon again", self.pin.display()));
+        }
         let native = match self.attach_in(Mode::Native, index) {
             Ok(()) => return Ok(None),
             Err(e) => explain(name, &e),

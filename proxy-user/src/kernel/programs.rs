@@ -99,6 +99,9 @@ pub(super) fn replace_program(path: &Path, program: &ProgramFd) -> Result<(), Ed
 
 /// Why an interface takes no program, with what usually helps.
 pub(super) fn explain(name: &str, error: &EdgeError) -> String {
+    if let EdgeError::Pin { .. } = error {
+        return error.to_string();
+    }
     let mut why = String::new();
     let mut code = None;
     let mut next: Option<&(dyn Error + 'static)> = Some(error);

@@ -204,6 +204,53 @@ fn what_a_crashed_attempt_left_is_cleared() {
 }
 
 #[test]
+fn a_crash_before_the_switch_leaves_the_old_tables_in_force() {
+    need_programs!();
+    inside("staged", |_, pin| {
+        let socket = listener("127.0.0.1:0");
+        let old = open(pin);
+        old.set_ports(&ports(&[("0.0.0.0:9092", 1, true)])).expect("ports");
+        old.set_sockets(&[socket.as_fd()]).expect("sockets");
+        drop(old);
+        age(pin);
+        let before = pinned_objects(&pin.edge());
+        for _ in 0..2 {
+            let new = open(pin);
+            new.set_ports(&ports(&[("0.0.0.0:9093", 1, true)])).expect("ports");
+            // Nothing more comes: its draft stays behind, as after a kill.
+            drop(new);
+            assert_eq!(fs::read_dir(&pin.0).expect("there").count(), 2, "a draft beside what is in use");
+            assert_eq!(pinned_objects(&pin.edge()), before);
+            TcpStream::connect("127.0.0.1:9092").expect("the old port");
+            TcpStream::connect("127.0.0.1:9093").expect_err("not the new one");
+        }
+        let status = kernel::attach(&pin.0, None).expect("without a daemon the fresh tables are used as they are");
+        assert!(status.steering);
+        TcpStream::connect("127.0.0.1:9092").expect_err("they are empty: not ours, and nobody listens");
+        assert_eq!(fs::read_dir(&pin.0).expect("there").count(), 1);
+    });
+}
+
+#[test]
+fn pins_taken_away_under_a_daemon_by_force_are_said_to_be_gone() {
+    need_programs!();
+    inside("force", |netns, pin| {
+        veth(netns, "near", "far");
+        let edge = open(pin);
+        edge.set_interfaces(Some(&["far".to_owned()]));
+        assert!(kernel::detach(&pin.0, true).expect("by force"));
+        assert_eq!(xdp_of(netns, "far"), None);
+        edge.upkeep();
+        let status = edge.status();
+        assert!(!status.steering && status.interfaces[0].mode.is_none(), "{status:?}");
+        let reason = status.interfaces[0].reason.as_deref().expect("a reason");
+        assert!(reason.contains("start the daemon again"), "{reason}");
+        assert_eq!(xdp_of(netns, "far"), None, "and nothing comes back by itself");
+        edge.set_ports(&ports(&[])).expect("its own tables live as long as it does");
+    });
+}
+
+#[test]
 fn detaching_leaves_nothing_also_after_a_kill() {
     need_programs!();
     let netns = Netns::create("killed").expect("a namespace");
