@@ -54,6 +54,8 @@ struct Inner {
     namespace: File,
     layout: String,
     ebpf: Ebpf,
+    #[cfg(feature = "kernel-log")]
+    logs: Option<super::logs::Logs>,
     tables: Tables,
     /// Tables that were filled before the links are switched to them; `None`: they are in use.
     staged: Option<Filled>,
@@ -226,7 +228,8 @@ impl Inner {
             }
             Ok((ebpf, tables))
         });
-        let (ebpf, tables) = match pinned {
+        #[cfg_attr(not(feature = "kernel-log"), expect(unused_mut, reason = "the logger takes its map out"))]
+        let (mut ebpf, tables) = match pinned {
             Ok(pinned) => pinned,
             Err(e) => {
                 // Whoever comes next clears what this leaves.
@@ -239,6 +242,8 @@ impl Inner {
             lock: Some(lock),
             namespace,
             layout: fingerprint,
+            #[cfg(feature = "kernel-log")]
+            logs: super::logs::Logs::of(&mut ebpf),
             ebpf,
             tables,
             staged: None,
@@ -329,6 +334,10 @@ impl Inner {
     fn upkeep(&mut self) {
         if self.lock.is_none() {
             return;
+        }
+        #[cfg(feature = "kernel-log")]
+        if let Some(logs) = &mut self.logs {
+            logs.flush();
         }
         let Some(network) = self.host_addresses() else { return };
         if self.staged.is_some() {

@@ -10,6 +10,8 @@ mod edge;
 mod error;
 mod interfaces;
 mod layout;
+#[cfg(feature = "kernel-log")]
+mod logs;
 mod netdev;
 pub mod object;
 mod pins;
