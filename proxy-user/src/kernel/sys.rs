@@ -99,11 +99,12 @@ pub(super) fn lock(folder: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// Mounts a bpffs.
+/// Mounts a bpffs, as systemd does.
 pub(super) fn mount_bpffs(at: &Path) -> io::Result<()> {
     let at = c_path(at)?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     // SAFETY: every string ends in NUL and outlives the call.
-    check(unsafe { libc::mount(c"bpf".as_ptr(), at.as_ptr(), c"bpf".as_ptr(), 0, std::ptr::null()) })
+    check(unsafe { libc::mount(c"bpf".as_ptr(), at.as_ptr(), c"bpf".as_ptr(), flags, std::ptr::null()) })
 }
 
 /// Swaps two paths in one step.

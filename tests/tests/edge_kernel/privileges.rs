@@ -67,7 +67,7 @@ fn a_user_with_the_three_capabilities_does_everything_once_the_folder_is_prepare
 #[test]
 fn without_one_of_the_three_it_is_refused_with_a_reason() {
     need_programs!();
-    for (lacking, needed_for) in [(Capability::Bpf, "maps and programs"), (Capability::NetAdmin, "network programs")] {
+    for lacking in NEEDED {
         inside("lacking", |_, pin| {
             kernel::prepare(&pin.0, USER, USER).expect("prepared");
             let refused = std::thread::scope(|scope| {
@@ -76,7 +76,7 @@ fn without_one_of_the_three_it_is_refused_with_a_reason() {
                     become_user(&rest);
                     KernelEdge::open(&pin.0).map(drop)
                 });
-                work.join().expect("no panic").expect_err(needed_for)
+                work.join().expect("no panic").expect_err("one is lacking")
             });
             let text = refused.to_string();
             assert!(text.contains("refused") && text.contains("turnout doctor"), "{lacking:?}: {text}");

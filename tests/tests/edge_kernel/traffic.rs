@@ -172,6 +172,55 @@ fn native_xdp_drops_a_denied_source_and_cuts_its_live_connection() {
 }
 
 #[test]
+fn bulk_data_in_the_kernels_own_super_packets_passes_in_both_modes_and_families() {
+    need_programs!();
+    const BYTES: usize = 24 << 20;
+    let world = World::new();
+    let edge = world.open();
+    let (v4, v6) = world.on_gateway(|| (listener("127.0.0.1:0"), listener("[::1]:0")));
+    serve(&v4, b'k');
+    serve(&v6, b'k');
+    edge.set_ports(&ports(&[("0.0.0.0:9092", 1, true), ("[::]:9092", 1, true)])).expect("ports");
+    edge.set_sockets(&[v4.as_fd(), v6.as_fd()]).expect("sockets");
+    let echo = |to: &str| {
+        let stream = world.connect(to).unwrap_or_else(|e| panic!("{to}: {e}"));
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        let mut writer = stream.try_clone().expect("a copy");
+        let sender = std::thread::spawn(move || writer.write_all(&vec![7u8; BYTES]));
+        let mut left = BYTES + 1;
+        let mut buffer = vec![0u8; 1 << 20];
+        while left > 0 {
+            match (&stream).read(&mut buffer) {
+                Ok(0) | Err(_) => panic!("{to}: {left} bytes did not come back"),
+                Ok(n) => left -= n,
+            }
+        }
+        sender.join().expect("no panic").expect("all was sent");
+    };
+    for mode in ["native", "generic"] {
+        let device = if mode == "native" { "eth0" } else { "br0" };
+        if mode == "generic" {
+            // A bridge has no XDP of its own: its packets come as the kernel merged them.
+            let ip = |args: &str| world.gateway.ip(&args.split(' ').collect::<Vec<_>>()).expect("ip");
+            ip("link add br0 type bridge");
+            ip("address flush dev eth0");
+            ip("link set eth0 master br0");
+            ip("link set br0 up");
+            ip("address add 10.80.0.1/24 dev br0");
+            ip("-6 address add fd80::1/64 dev br0 nodad");
+        }
+        world.on_gateway(|| edge.set_interfaces(Some(&[device.to_owned()])));
+        assert_eq!(xdp_of(&world.gateway, device), Some(mode));
+        let admitted = edge.counters().get(&Slot(1)).map_or(0, |c| c.admitted);
+        echo("10.80.0.1:9092");
+        echo("[fd80::1]:9092");
+        let counted = &edge.counters()[&Slot(1)];
+        assert_eq!(counted.admitted - admitted, 2, "{mode}: admission saw them");
+        assert!(counted.refused.is_empty(), "{mode}: {counted:?}");
+    }
+}
+
+#[test]
 fn a_new_owner_under_load_refuses_and_resets_nobody() {
     need_programs!();
     let world = World::new();
