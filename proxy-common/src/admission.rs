@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //! Who may open a connection: the arithmetic that the kernel programs and the daemon share.
 
 use core::net::{IpAddr, Ipv6Addr};
@@ -84,7 +85,11 @@ impl Rate {
     pub const fn admit(&self, state_ns: u64, now_ns: u64) -> Option<u64> {
         let ahead = state_ns.saturating_sub(now_ns);
         let ahead = if ahead > self.tolerance_ns.saturating_add(self.interval_ns) { 0 } else { ahead };
-        if ahead > self.tolerance_ns { None } else { Some(now_ns.saturating_add(ahead).saturating_add(self.interval_ns)) }
+        if ahead > self.tolerance_ns {
+            None
+        } else {
+            Some(now_ns.saturating_add(ahead).saturating_add(self.interval_ns))
+        }
     }
 }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //! Admission: whether a packet may reach the host's sockets.
 //!
 //! ```text

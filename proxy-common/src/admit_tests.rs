@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 extern crate std;
 
 use core::cell::{Cell, RefCell};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //! What a packet is, from its first headers: Ethernet, VLAN tags, IPv4 or IPv6, and TCP.
 //!
 //! Sources: IEEE 802.3 and 802.1Q, RFC 791, RFC 8200, RFC 9293, RFC 1858 (tiny fragments), RFC 5722.

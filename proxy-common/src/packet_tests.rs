@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 extern crate std;
 
 use core::net::IpAddr;
@@ -75,10 +76,7 @@ fn expect(packet: &[u8], v4: bool, flags: u8) -> Segment {
     };
     let got = segment(packet).expect("a segment");
     let well_formed = got.well_formed;
-    assert_eq!(
-        got,
-        Segment { source, destination, source_port: CLIENT, destination_port: BROKER, flags, well_formed }
-    );
+    assert_eq!(got, Segment { source, destination, source_port: CLIENT, destination_port: BROKER, flags, well_formed });
     got
 }
 
@@ -119,8 +117,7 @@ fn a_later_fragment_has_no_ports_and_the_first_one_has() {
     let later = [ethernet(&[], 0x0800), ipv4(6, 0, 1, &tcp(SYN))].concat();
     assert_eq!(segment(later.as_slice()), Err(NotTcp::Fragment));
 
-    let fragment =
-        |offset: u16| [vec![6, 0], (offset << 3 | 1).to_be_bytes().to_vec(), vec![0; 4], tcp(SYN)].concat();
+    let fragment = |offset: u16| [vec![6, 0], (offset << 3 | 1).to_be_bytes().to_vec(), vec![0; 4], tcp(SYN)].concat();
     assert!(expect(&[ethernet(&[], 0x86dd), ipv6(44, &fragment(0))].concat(), false, SYN).well_formed);
     let later = [ethernet(&[], 0x86dd), ipv6(44, &fragment(3))].concat();
     assert_eq!(segment(later.as_slice()), Err(NotTcp::Fragment));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //! Steering: which socket takes a connection that was made to an address and port of this host.
 //!
 //! ```text

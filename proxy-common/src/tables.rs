@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //! The kernel's tables: layouts of their keys and values, as both sides read and write them.
 //!
 //! Every layout is `repr(C)` without padding (checked at compile time), and described in [`LAYOUTS`]; the daemon makes

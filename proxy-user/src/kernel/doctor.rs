@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::capabilities::{Capability, Set};
 use super::interfaces::{self, Network};
-use super::{PIN_DIRECTORY, edge, netdev, object, sys};
+use super::{PIN_DIRECTORY, netdev, object, programs, sys};
 
 /// The oldest kernel the programs are written for: 6.6, the long-term release with BPF links for TC (`tcx`).
 pub const OLDEST_KERNEL: (u32, u32) = (6, 6);
@@ -90,7 +90,7 @@ impl Facts {
             interfaces: Network::look().map(|n| look_at(&n)).unwrap_or_default(),
         };
         if facts.built && missing_capabilities(facts.capabilities).is_empty() {
-            facts.loads = Some(edge::try_to_load().map_err(|e| format!("{:#}", anyhow::Error::new(e))));
+            facts.loads = Some(programs::try_to_load().map_err(|e| format!("{:#}", anyhow::Error::new(e))));
         }
         facts
     }

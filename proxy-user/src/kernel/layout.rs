@@ -90,13 +90,8 @@ mod tests {
         let known = fingerprint(&one());
         assert_eq!(known, fingerprint(&one()));
         type Change = fn(&mut MapDefinition);
-        let changes: [Change; 5] = [
-            |m| m.kind += 1,
-            |m| m.key_size += 4,
-            |m| m.value_size += 4,
-            |m| m.max_entries += 1,
-            |m| m.flags = 0,
-        ];
+        let changes: [Change; 5] =
+            [|m| m.kind += 1, |m| m.key_size += 4, |m| m.value_size += 4, |m| m.max_entries += 1, |m| m.flags = 0];
         for change in changes {
             let mut other = one();
             change(other.get_mut("PORTS").unwrap());

@@ -10,10 +10,13 @@ mod edge;
 mod error;
 mod interfaces;
 mod layout;
+#[cfg(feature = "kernel-log")]
+mod logs;
 mod netdev;
 pub mod object;
 mod pins;
 mod source;
+mod programs;
 mod standalone;
 mod sys;
 mod tables;

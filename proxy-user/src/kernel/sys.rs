@@ -99,20 +99,19 @@ pub(super) fn lock(folder: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// Mounts a bpffs.
+/// Mounts a bpffs, as systemd does.
 pub(super) fn mount_bpffs(at: &Path) -> io::Result<()> {
     let at = c_path(at)?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     // SAFETY: every string ends in NUL and outlives the call.
-    check(unsafe { libc::mount(c"bpf".as_ptr(), at.as_ptr(), c"bpf".as_ptr(), 0, std::ptr::null()) })
+    check(unsafe { libc::mount(c"bpf".as_ptr(), at.as_ptr(), c"bpf".as_ptr(), flags, std::ptr::null()) })
 }
 
 /// Swaps two paths in one step.
 pub(super) fn exchange(a: &Path, b: &Path) -> io::Result<()> {
     let (a, b) = (c_path(a)?, c_path(b)?);
     // SAFETY: both strings end in NUL and outlive the call.
-    check(unsafe {
-        libc::renameat2(libc::AT_FDCWD, a.as_ptr(), libc::AT_FDCWD, b.as_ptr(), libc::RENAME_EXCHANGE)
-    })
+    check(unsafe { libc::renameat2(libc::AT_FDCWD, a.as_ptr(), libc::AT_FDCWD, b.as_ptr(), libc::RENAME_EXCHANGE) })
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

@@ -10,8 +10,9 @@ use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, SockMap};
 use proxy_common::admission::Prefix;
 use proxy_common::tables::{
-    Address, Count, Counters, HOST_ADDRESSES, PORTS, PREFIXES, Plain, PortEntry, PortKey, REFUSED, Reason, RefusedEntry,
-    RefusedKey, SETTINGS_KEY, SLOTS, SOCKETS_PER_FAMILY, Settings, SocketCount, family_index, first_socket,
+    Address, Count, Counters, HOST_ADDRESSES, PORTS, PREFIXES, Plain, PortEntry, PortKey, REFUSED, Reason,
+    RefusedEntry, RefusedKey, SETTINGS_KEY, SLOTS, SOCKETS_PER_FAMILY, Settings, SocketCount, family_index,
+    first_socket,
 };
 
 use super::{EdgeError, sys};
@@ -20,8 +21,18 @@ use crate::gateway::edge::{self, AdmissionRules, EdgeCounters, PortTable, Refuse
 /// Names of the tables in the object.
 #[cfg(test)]
 pub(super) const NAMES: [&str; 12] = [
-    "PORTS", "HOST", "DENY_V4", "DENY_V6", "ALLOW_V4", "ALLOW_V6", "SETTINGS", "BUCKETS", "COUNTERS", "REFUSED",
-    "SOCKETS", "SOCKET_COUNTS",
+    "PORTS",
+    "HOST",
+    "DENY_V4",
+    "DENY_V6",
+    "ALLOW_V4",
+    "ALLOW_V6",
+    "SETTINGS",
+    "BUCKETS",
+    "COUNTERS",
+    "REFUSED",
+    "SOCKETS",
+    "SOCKET_COUNTS",
 ];
 
 /// A layout of `proxy-common`, for aya.
@@ -81,9 +92,7 @@ impl Tables {
 
     /// From the pins in a folder.
     pub(super) fn pinned(folder: &Path) -> Result<Self, EdgeError> {
-        Self::new(|name| {
-            MapData::from_pin(folder.join(name)).and_then(Map::from_map_data).map_err(failed(name, 0))
-        })
+        Self::new(|name| MapData::from_pin(folder.join(name)).and_then(Map::from_map_data).map_err(failed(name, 0)))
     }
 
     /// Replaces the ports.
@@ -228,10 +237,7 @@ fn enough(table: &'static str, room: u32, wanted: usize, remedy: &'static str) -
 }
 
 /// Makes the map hold exactly `wanted`: first what is new or changed, then what goes.
-fn replace<K: Plain + Ord, V: Plain + PartialEq>(
-    map: &mut Hash<K, V>,
-    wanted: BTreeMap<K, V>,
-) -> Result<(), MapError> {
+fn replace<K: Plain + Ord, V: Plain + PartialEq>(map: &mut Hash<K, V>, wanted: BTreeMap<K, V>) -> Result<(), MapError> {
     let there: BTreeMap<Raw<K>, Raw<V>> = map.iter().collect::<Result<_, _>>()?;
     for (&key, &value) in &wanted {
         if there.get(&Raw(key)).is_none_or(|Raw(old)| *old != value) {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use aya::programs::ProgramInfo;
 
-use super::edge::{ADMIT, STEER};
+use super::programs::{ADMIT, STEER};
 use super::tables::Tables;
 use super::{EdgeError, interfaces, pins, sys};
 use crate::gateway::edge::{EdgeCounters, EdgeStatus, InterfaceStatus, RefusedSource, Slot};
