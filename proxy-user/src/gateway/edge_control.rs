@@ -105,7 +105,7 @@ impl EdgeControl {
         match told {
             Ok(()) => Ok(edge),
             Err(error) => {
-                discard(edge.as_ref());
+                self.discard(edge.as_ref());
                 Err(error)
             }
         }
@@ -152,7 +152,7 @@ impl EdgeControl {
     pub(super) fn undo(&self, prepared: Prepared, old: Option<&Config>) {
         let Some(edge) = prepared.edge else { return };
         if prepared.is_new {
-            return discard(edge.as_ref());
+            return self.discard(edge.as_ref());
         }
         let before = old.and_then(|config| config.fast_path.interfaces.names());
         if let Err(error) = tell(edge.as_ref(), &self.admission.given(), before) {
@@ -182,7 +182,7 @@ impl EdgeControl {
         if prepared.edge.is_none()
             && let Some(edge) = self.steering.take_edge()
         {
-            discard(edge.as_ref());
+            self.discard(edge.as_ref());
             info!("the kernel's programs are detached: {}", prepared.why_off);
         }
         self.cover();
@@ -192,7 +192,7 @@ impl EdgeControl {
     pub(super) fn go_without(&self, prepared: Prepared, error: &anyhow::Error) -> Prepared {
         warn!("the kernel's programs don't run, the daemon does their part: {error:#}");
         if let Some(edge) = &prepared.edge {
-            discard(edge.as_ref());
+            self.discard(edge.as_ref());
         }
         Prepared { edge: None, is_new: false, why_off: format!("{error:#}"), ..prepared }
     }
@@ -202,7 +202,7 @@ impl EdgeControl {
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let (Some(lock), Some(source)) = (lock, &self.source) {
             match source.open(&config.fast_path.pin, Some(lock)) {
-                Ok(edge) => discard(edge.as_ref()),
+                Ok(edge) => self.discard(edge.as_ref()),
                 Err(error) => warn!("the predecessor's programs are not taken off (`turnout detach` does): {error:#}"),
             }
         }
@@ -239,6 +239,17 @@ impl EdgeControl {
             tell(edge.as_ref(), &self.admission.given(), names)?;
         }
         self.steering.thaw()
+    }
+
+    /// Takes programs off that are not to run. While they are a predecessor's, which may have to go on with them, they
+    /// are left to it.
+    fn discard(&self, edge: &dyn Edge) {
+        if self.steering.is_frozen() {
+            return edge.release();
+        }
+        if let Err(error) = edge.detach() {
+            warn!("something of the kernel's programs stayed behind (`turnout detach` removes it): {error:#}");
+        }
     }
 
     fn why_off(&self) -> std::sync::MutexGuard<'_, String> {
@@ -279,10 +290,4 @@ fn all_attached(edge: &dyn Edge) -> anyhow::Result<()> {
         let reason = interface.reason.unwrap_or_else(|| "for no known reason".to_owned());
         Err(anyhow!("fast_path.interfaces: {} can't have the admission program: {reason}", interface.name))
     })
-}
-
-fn discard(edge: &dyn Edge) {
-    if let Err(error) = edge.detach() {
-        warn!("something of the kernel's programs stayed behind (`turnout detach` removes it): {error:#}");
-    }
 }

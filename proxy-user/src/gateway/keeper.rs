@@ -36,6 +36,9 @@ const RETRY: Duration = Duration::from_secs(5);
 /// it are in its queue by then.
 const RETIRE: Duration = Duration::from_secs(2);
 
+/// How long connections have for their first request before a drain behind a successor begins.
+const NEWBORN: Duration = Duration::from_millis(500);
+
 /// Why `::` is not open on a host without the family; such a port is left out, not degraded.
 const NO_IPV6: &str = "this host has no IPv6";
 
@@ -181,6 +184,11 @@ impl Keeper {
         }
         for accepting in sockets {
             accepting.close().await;
+        }
+        if self.steering.is_frozen() && !closing.is_empty() {
+            // A successor takes the connections that come. Those that came to us just now are to get an answer to
+            // their first request, not an end before it.
+            tokio::time::sleep(NEWBORN).await;
         }
         self.publish(BTreeMap::new(), closing);
         *self.view() = View::default();

@@ -27,6 +27,8 @@ mod lane;
 mod listeners;
 mod mapping;
 pub mod parcel;
+#[cfg(test)]
+mod parcel_tests;
 mod pool;
 mod ports;
 mod read_models;
@@ -53,6 +55,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use arc_swap::ArcSwap;
+use futures_util::future::join_all;
 use tracing::info;
 
 pub use close::CloseReason;
@@ -313,12 +316,13 @@ impl Gateway {
         self.metrics.gateway().draining.set(1);
         let _no_reload = self.reload.lock().await;
         let running = self.running.load_full();
-        let mut longest = Duration::ZERO;
-        for running in running.virtual_clusters.values() {
+        let drains = running.virtual_clusters.values().map(|running| {
             let patience = running.shared.config().limits.drain.0;
-            longest = longest.max(patience);
-            running.close(Phase::Drain { until: Instant::now() + patience }).await;
-        }
+            running.close(Phase::Drain { until: Instant::now() + patience })
+        });
+        join_all(drains).await;
+        let patience = running.virtual_clusters.values().map(|running| running.shared.config().limits.drain.0);
+        let longest = patience.max().unwrap_or_default();
         let all_gone = async {
             for shared in running.all() {
                 shared.registry.emptied().await;
