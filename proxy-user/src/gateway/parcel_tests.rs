@@ -37,7 +37,8 @@ async fn steered_ports_change_hands_without_a_change_of_the_kernels_table() {
     let edge = source.edge();
     let both = [format!("127.0.0.1:{port}"), format!("127.0.0.1:{}", first + 1)];
     until(|| edge.open().len() == 2).await;
-    let (tables, sockets) = (edge.state().tables.len(), edge.state().sockets.clone());
+    let tables = edge.state().tables.len();
+    let sockets = edge.state().sockets.clone();
 
     let mut given = old.give().await.unwrap();
     let parcel = std::mem::take(&mut given.parcel);
