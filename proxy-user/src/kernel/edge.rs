@@ -59,6 +59,8 @@ struct Inner {
     tables: Tables,
     /// Tables that were filled before the links are switched to them; `None`: they are in use.
     staged: Option<Filled>,
+    /// Steering was attached, and is to stay so.
+    steers: bool,
     wanted: Wanted,
     /// Interfaces that could not be attached natively, with the reason.
     troubles: BTreeMap<u32, String>,
@@ -262,6 +264,7 @@ impl Inner {
             ebpf,
             tables,
             staged: None,
+            steers: false,
             wanted: Wanted::Unknown,
             troubles: BTreeMap::new(),
             blind: None,
@@ -324,6 +327,7 @@ impl Inner {
 
     /// Attaches steering to the network namespace, unless it is.
     fn attach_steering(&mut self) -> Result<(), EdgeError> {
+        self.steers = true;
         let path = pins::edge(&self.pin).join(pins::STEERING);
         if path.exists() {
             let inode = self
@@ -353,6 +357,15 @@ impl Inner {
         #[cfg(feature = "kernel-log")]
         if let Some(logs) = &mut self.logs {
             logs.flush();
+        }
+        // A switch that failed half way, or a link that somebody took off.
+        let repaired = match self.staged {
+            Some(_) => self.switch_if_filled(),
+            None if self.steers && pins::edge(&self.pin).exists() => self.attach_steering(),
+            None => Ok(()),
+        };
+        if let Err(e) = repaired {
+            tracing::warn!("steering: {e}");
         }
         let Some(network) = self.host_addresses() else { return };
         if self.staged.is_some() {

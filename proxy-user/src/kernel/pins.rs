@@ -17,6 +17,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::{EdgeError, sys};
 
@@ -29,6 +30,9 @@ pub(super) const NEXT: &str = "-next";
 /// The link of steering.
 pub(super) const STEERING: &str = "steering";
 const XDP: &str = "xdp-";
+/// How often, and how far apart, the lock is asked for before it counts as held.
+const LOCK_TRIES: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 const SYSTEM_BPFFS: &str = "/sys/fs/bpf";
 
 /// The folder that is in use.
@@ -140,15 +144,18 @@ pub fn prepare(pin: &Path, uid: u32, gid: u32) -> Result<(), EdgeError> {
 
 /// Takes the lock of the pin folder.
 pub(super) fn lock(pin: &Path) -> Result<OwnedFd, EdgeError> {
-    // Between opening and locking, an owner that detaches may remove the folder, and somebody make a new one.
-    for _ in 0..3 {
+    // An owner that just ended may have a child between fork and exec, which holds the lock for that moment. And between
+    // opening and locking, an owner that detaches may remove the folder, and somebody make a new one.
+    let mut tries = LOCK_TRIES;
+    loop {
+        tries -= 1;
         let folder = File::open(pin).map_err(EdgeError::pin("open", pin))?;
         match adopt(pin, folder.into()) {
-            Err(EdgeError::WrongLock(_)) => make(pin)?,
+            Err(EdgeError::WrongLock(_)) if tries > 0 => make(pin)?,
+            Err(EdgeError::Held { .. }) if tries > 0 => std::thread::sleep(LOCK_PAUSE),
             locked => return locked,
         }
     }
-    Err(EdgeError::WrongLock(pin.into()))
 }
 
 /// Takes over a lock descriptor: of the right folder, and locked by its open description.

@@ -232,6 +232,25 @@ fn a_crash_before_the_switch_leaves_the_old_tables_in_force() {
 }
 
 #[test]
+fn steering_that_somebody_took_off_comes_back() {
+    need_programs!();
+    inside("repair", |_, pin| {
+        let edge = open(pin);
+        let socket = listener("127.0.0.1:0");
+        edge.set_ports(&ports(&[("0.0.0.0:9092", 1, true)])).expect("ports");
+        edge.set_sockets(&[socket.as_fd()]).expect("sockets");
+        fs::remove_file(pin.edge().join("steering")).expect("unpinned");
+        harness::wait::until_true("the kernel lets go of it", Duration::from_secs(5), || {
+            TcpStream::connect("127.0.0.1:9092").is_err()
+        })
+        .expect("nobody steers");
+        edge.upkeep();
+        TcpStream::connect("127.0.0.1:9092").expect("steered again");
+        assert!(edge.status().steering);
+    });
+}
+
+#[test]
 fn pins_taken_away_under_a_daemon_by_force_are_said_to_be_gone() {
     need_programs!();
     inside("force", |netns, pin| {
