@@ -1,17 +1,25 @@
-//! A packet's summary: any bytes have a class, ports belong to TCP and UDP, and bytes behind the ports change nothing.
+//! A packet's TCP headers: any bytes have an answer, a well-formed segment keeps what the rules ask for, and padding
+//! changes neither addresses nor ports.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use proxy_common::packet::{Class, MAX_VLAN_TAGS, summarize};
+use proxy_common::packet::{FIN, NotTcp, RST, SYN, segment};
 
 fuzz_target!(|bytes: &[u8]| {
-    let summary = summarize(bytes);
-    let has_ports = matches!(summary.class, Class::Tcp4 | Class::Udp4 | Class::Tcp6 | Class::Udp6);
-    assert_eq!(summary.ports.is_some(), has_ports);
-    assert!(summary.vlan_tags <= MAX_VLAN_TAGS);
-
-    if summary.class != Class::Malformed {
-        let longer = [bytes, &[0xff; 16]].concat();
-        assert_eq!(summarize(longer.as_slice()), summary);
+    let answer = segment(bytes);
+    let longer = [bytes, &[0xff; 16]].concat();
+    match answer {
+        Ok(found) => {
+            if found.well_formed {
+                assert!(found.source_port != 0 && found.flags != 0);
+                assert!(found.flags & SYN == 0 || found.flags & (FIN | RST) == 0);
+            }
+            let padded = segment(longer.as_slice()).expect("still a segment");
+            assert_eq!((padded.source, padded.source_port), (found.source, found.source_port));
+            assert_eq!((padded.destination, padded.destination_port), (found.destination, found.destination_port));
+            assert!(padded.well_formed || !found.well_formed);
+        }
+        Err(NotTcp::Cut) => {}
+        Err(why) => assert_eq!(segment(longer.as_slice()), Err(why)),
     }
 });

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //! Who may open a connection: the arithmetic that the kernel programs and the daemon share.
 
 use core::net::{IpAddr, Ipv6Addr};
@@ -76,11 +77,19 @@ impl Rate {
 
     /// The source's new state if it may connect at `now_ns`, `None` if it must not. A source that was never seen, or
     /// was forgotten, has state 0.
+    ///
+    /// A state further ahead than this rate can bring about is one of an older, slower rate. It counts as never seen,
+    /// or a change of the rate would lock the source out for as long as the old one had it wait.
     #[must_use]
     #[inline(always)]
     pub const fn admit(&self, state_ns: u64, now_ns: u64) -> Option<u64> {
-        let due = if state_ns > now_ns { state_ns } else { now_ns };
-        if due - now_ns > self.tolerance_ns { None } else { Some(due.saturating_add(self.interval_ns)) }
+        let ahead = state_ns.saturating_sub(now_ns);
+        let ahead = if ahead > self.tolerance_ns.saturating_add(self.interval_ns) { 0 } else { ahead };
+        if ahead > self.tolerance_ns {
+            None
+        } else {
+            Some(now_ns.saturating_add(ahead).saturating_add(self.interval_ns))
+        }
     }
 }
 
@@ -121,6 +130,19 @@ mod tests {
         assert!(!admit(start + 9_999_999));
         assert!(admit(start + 10_000_000));
         assert!(!admit(start + 10_000_000));
+    }
+
+    #[test]
+    fn a_state_of_a_slower_rate_does_not_lock_its_source_out_of_a_faster_one() {
+        let now = 1 << 40;
+        let slow = Rate::new(1, 1_000);
+        let mut state = 0;
+        while let Some(new) = slow.admit(state, now) {
+            state = new;
+        }
+        assert!(state > now + 900_000_000_000, "a quarter of an hour ahead");
+        assert!(Rate::new(100, 10).admit(state, now).is_some());
+        assert!(slow.admit(state, now).is_none(), "by its own rate it stays refused");
     }
 
     proptest! {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //! The first bytes of a Kafka frame: the size field and the fixed part of a request or response header.
 //!
 //! Source: the Kafka protocol guide; request headers v1 and v2 share their first eight bytes (api key, api version,

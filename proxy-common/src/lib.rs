@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //! What the kernel programs and the daemon agree on.
 //!
 //! Everything here is a pure function or a plain layout, `no_std`, without allocation, so that the same code is
@@ -5,7 +6,10 @@
 #![no_std]
 
 pub mod admission;
+pub mod admit;
 pub mod frame;
 pub mod packet;
 pub mod produce;
 pub mod request;
+pub mod steer;
+pub mod tables;

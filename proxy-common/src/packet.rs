@@ -1,15 +1,35 @@
-//! What a packet is, from its first headers: Ethernet, VLAN tags, IPv4 or IPv6, and the ports of TCP and UDP.
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
+//! What a packet is, from its first headers: Ethernet, VLAN tags, IPv4 or IPv6, and TCP.
 //!
-//! Sources: IEEE 802.3 and 802.1Q, RFC 791, RFC 8200, RFC 9293, RFC 768.
+//! Sources: IEEE 802.3 and 802.1Q, RFC 791, RFC 8200, RFC 9293, RFC 1858 (tiny fragments), RFC 5722.
 //!
 //! The parser never sees a whole packet: it asks a [`Packet`] for fixed-size pieces. On the host that is a byte
 //! slice, in the kernel a pair of pointers, so the verifier checks the very code that is property-tested here.
+//!
+//! # Rules
+//! A packet whose TCP ports can be read is a [`Segment`]; any other one is [`NotTcp`], and whoever asks must let it
+//! pass, because it can't be known to be for a port of ours:
+//! - VLAN tags (802.1Q, 802.1ad): up to two are looked through. Behind a third nothing is known.
+//! - IPv4 options are skipped, whatever they are.
+//! - IPv6 extension headers: up to four of hop-by-hop, routing, fragment and destination options are looked through.
+//!   A routing header with segments left is on its way to somewhere else. Others (AH, ESP, unknown ones) end the search.
+//! - Fragments: the first one has the ports and is judged like any packet; later ones have none and pass, which helps
+//!   nobody whose first one was dropped. A first fragment too short for the whole TCP header counts as not well formed
+//!   (RFC 1858, RFC 7112).
+//! - Headers that end before the ports are no segment.
+//!
+//! A segment that isn't [`Segment::well_formed`] contradicts itself: source port 0; SYN with FIN or RST; no flag at
+//! all; a header shorter than 20 bytes or longer than the packet; an IP length beyond the packet's end, or too short
+//! for the headers. An IP length of 0 says nothing (packets merged by the kernel or the card, jumbograms) and is taken
+//! for the packet's. Bytes behind the IP length are padding.
+
+use crate::tables::Address;
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET_LEN: usize = 14;
 /// Bytes one VLAN tag adds.
 pub const VLAN_LEN: usize = 4;
-/// VLAN tags that are looked through: one, or two of them with 802.1ad. A third makes the packet [`Class::Other`].
+/// VLAN tags that are looked through: one, or two of them with 802.1ad.
 pub const MAX_VLAN_TAGS: u8 = 2;
 /// IPv6 extension headers that are looked through. RFC 8200 defines four worth having in front of TCP.
 pub const MAX_EXTENSIONS: u8 = 4;
@@ -23,362 +43,231 @@ const ETHERTYPE_VLAN: u16 = 0x8100;
 const ETHERTYPE_QINQ: u16 = 0x88a8;
 
 const IPPROTO_TCP: u8 = 6;
-const IPPROTO_UDP: u8 = 17;
 const IPPROTO_HOP_BY_HOP: u8 = 0;
 const IPPROTO_ROUTING: u8 = 43;
 const IPPROTO_FRAGMENT: u8 = 44;
 const IPPROTO_DESTINATION: u8 = 60;
 
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+const TCP_LEN: usize = 20;
+
+/// TCP's FIN flag.
+pub const FIN: u8 = 0x01;
+/// TCP's SYN flag.
+pub const SYN: u8 = 0x02;
+/// TCP's RST flag.
+pub const RST: u8 = 0x04;
+/// TCP's ACK flag.
+pub const ACK: u8 = 0x10;
+/// The six flags of RFC 793; those of congestion notification may come with any of them.
+const FLAGS: u8 = 0x3f;
+
 /// Where the bytes of a packet come from.
 pub trait Packet {
-    /// The `N` bytes that begin at `offset`, or `None` if the packet ends before them.
+    /// The `N` bytes that begin at `offset`, or `None` if the packet, or the part of it that can be read, ends before.
     fn read<const N: usize>(&self, offset: usize) -> Option<[u8; N]>;
+
+    /// Bytes of the whole packet.
+    fn length(&self) -> usize;
 }
 
 impl Packet for [u8] {
     fn read<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         self.get(offset..)?.first_chunk::<N>().copied()
     }
+
+    fn length(&self) -> usize {
+        self.len()
+    }
 }
 
-/// What is counted apart. The values are indices of the kernel's counter map.
+/// Why a packet is not a [`Segment`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Class {
-    /// A header that was announced is cut short or contradicts itself.
-    Malformed = 0,
+pub enum NotTcp {
+    /// A header that was announced is cut short before the ports, or isn't what was announced.
+    Cut,
     /// Neither IPv4 nor IPv6 (ARP, LLDP, more VLAN tags than are looked through).
-    Other = 1,
-    /// TCP over IPv4.
-    Tcp4 = 2,
-    /// UDP over IPv4.
-    Udp4 = 3,
-    /// Anything else over IPv4.
-    Other4 = 4,
-    /// TCP over IPv6.
-    Tcp6 = 5,
-    /// UDP over IPv6.
-    Udp6 = 6,
-    /// Anything else over IPv6, or more extension headers than are looked through.
-    Other6 = 7,
-    /// A fragment other than the first: it carries no ports.
-    Fragment = 8,
+    OtherLink,
+    /// IP, but not TCP.
+    OtherTransport,
+    /// A fragment other than the first.
+    Fragment,
+    /// More or longer extension headers than are looked through.
+    TooDeep,
+    /// A routing header names further destinations.
+    NotThereYet,
 }
 
-impl Class {
-    /// Every class, in the order of its value.
-    pub const ALL: [Self; 9] = [
-        Self::Malformed,
-        Self::Other,
-        Self::Tcp4,
-        Self::Udp4,
-        Self::Other4,
-        Self::Tcp6,
-        Self::Udp6,
-        Self::Other6,
-        Self::Fragment,
-    ];
-
-    /// Index in the counter map.
-    #[must_use]
-    pub const fn index(self) -> u32 {
-        self as u32
-    }
-
-    /// Name for people and labels.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Malformed => "malformed",
-            Self::Other => "other",
-            Self::Tcp4 => "tcp4",
-            Self::Udp4 => "udp4",
-            Self::Other4 => "other4",
-            Self::Tcp6 => "tcp6",
-            Self::Udp6 => "udp6",
-            Self::Other6 => "other6",
-            Self::Fragment => "fragment",
-        }
-    }
-}
-
-/// Source and destination port.
+/// What the headers of a TCP packet say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ports {
+pub struct Segment {
+    /// Source address.
+    pub source: Address,
+    /// Destination address.
+    pub destination: Address,
     /// Source port.
-    pub source: u16,
+    pub source_port: u16,
     /// Destination port.
-    pub destination: u16,
+    pub destination_port: u16,
+    /// TCP's flags, 0 where the header is cut before them.
+    pub flags: u8,
+    /// Nothing contradicts itself, by the rules of this module.
+    pub well_formed: bool,
 }
 
-/// What the first headers of a packet say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Summary {
-    /// What it is counted as.
-    pub class: Class,
-    /// VLAN tags in front of the network header.
-    pub vlan_tags: u8,
-    /// Ports, where the class is TCP or UDP.
-    pub ports: Option<Ports>,
+impl Segment {
+    /// Whether it asks for a new connection.
+    #[must_use]
+    #[inline(always)]
+    pub const fn opens(&self) -> bool {
+        self.flags & (SYN | ACK) == SYN
+    }
 }
 
-/// One class's counter, as it lies in the kernel's per-CPU map.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Counter {
-    /// Packets.
-    pub packets: u64,
-    /// Bytes, link header included.
-    pub bytes: u64,
+/// What the network header says.
+struct Network {
+    source: Address,
+    destination: Address,
+    /// Offset of the TCP header.
+    transport: usize,
+    /// Offset of the packet's end by its own account; 0: it gives none.
+    end: usize,
 }
 
-/// Reads the first headers of a packet that begins with an Ethernet header. Takes any bytes.
+/// Reads the headers of a packet that begins with an Ethernet header. Takes any bytes.
+///
+/// # Errors
+/// Why it is not TCP, or can't be known to be.
 #[inline(always)]
-pub fn summarize<P: Packet + ?Sized>(packet: &P) -> Summary {
-    let (ethertype, network, vlan_tags) = match link(packet) {
-        Some(link) => link,
-        None => return Summary { class: Class::Malformed, vlan_tags: 0, ports: None },
+pub fn segment<P: Packet + ?Sized>(packet: &P) -> Result<Segment, NotTcp> {
+    let (ethertype, offset) = link(packet)?;
+    let network = match ethertype {
+        ETHERTYPE_IPV4 => ipv4(packet, offset)?,
+        ETHERTYPE_IPV6 => ipv6(packet, offset)?,
+        _ => return Err(NotTcp::OtherLink),
     };
-    let (class, transport) = match ethertype {
-        ETHERTYPE_IPV4 => ipv4(packet, network),
-        ETHERTYPE_IPV6 => ipv6(packet, network),
-        _ => (Class::Other, 0),
-    };
-    let ports = match class {
-        Class::Tcp4 | Class::Udp4 | Class::Tcp6 | Class::Udp6 => match ports(packet, transport) {
-            Some(ports) => Some(ports),
-            None => return Summary { class: Class::Malformed, vlan_tags, ports: None },
-        },
-        _ => None,
-    };
-    Summary { class, vlan_tags, ports }
+    tcp(packet, &network)
 }
 
-/// Ethertype behind the VLAN tags, offset of what follows it, and the number of tags.
+/// Ethertype behind the VLAN tags, and the offset of what follows it.
 #[inline(always)]
-fn link<P: Packet + ?Sized>(packet: &P) -> Option<(u16, usize, u8)> {
-    let header: [u8; ETHERNET_LEN] = packet.read(0)?;
+fn link<P: Packet + ?Sized>(packet: &P) -> Result<(u16, usize), NotTcp> {
+    let header: [u8; ETHERNET_LEN] = packet.read(0).ok_or(NotTcp::Cut)?;
     let mut ethertype = u16::from_be_bytes([header[12], header[13]]);
     let mut offset = ETHERNET_LEN;
     let mut tags = 0;
     while tags < MAX_VLAN_TAGS && (ethertype == ETHERTYPE_VLAN || ethertype == ETHERTYPE_QINQ) {
-        let tag: [u8; VLAN_LEN] = packet.read(offset)?;
+        let tag: [u8; VLAN_LEN] = packet.read(offset).ok_or(NotTcp::Cut)?;
         ethertype = u16::from_be_bytes([tag[2], tag[3]]);
         offset += VLAN_LEN;
         tags += 1;
     }
-    Some((ethertype, offset, tags))
+    Ok((ethertype, offset))
 }
 
-/// Class, and the offset of the transport header where there is one.
 #[inline(always)]
-fn ipv4<P: Packet + ?Sized>(packet: &P, offset: usize) -> (Class, usize) {
-    let Some(header) = packet.read::<20>(offset) else { return (Class::Malformed, 0) };
-    let words = header[0] & 0x0f;
-    if header[0] >> 4 != 4 || words < 5 {
-        return (Class::Malformed, 0);
+fn ipv4<P: Packet + ?Sized>(packet: &P, offset: usize) -> Result<Network, NotTcp> {
+    let h: [u8; IPV4_LEN] = packet.read(offset).ok_or(NotTcp::Cut)?;
+    let words = h[0] & 0x0f;
+    if h[0] >> 4 != 4 || words < 5 {
+        return Err(NotTcp::Cut);
     }
-    if u16::from_be_bytes([header[6], header[7]]) & 0x1fff != 0 {
-        return (Class::Fragment, 0);
+    if h[9] != IPPROTO_TCP {
+        return Err(NotTcp::OtherTransport);
     }
-    let class = match header[9] {
-        IPPROTO_TCP => Class::Tcp4,
-        IPPROTO_UDP => Class::Udp4,
-        _ => Class::Other4,
-    };
-    (class, offset + words as usize * 4)
+    if u16::from_be_bytes([h[6], h[7]]) & 0x1fff != 0 {
+        return Err(NotTcp::Fragment);
+    }
+    let total = u16::from_be_bytes([h[2], h[3]]) as usize;
+    Ok(Network {
+        source: Address::v4([h[12], h[13], h[14], h[15]]),
+        destination: Address::v4([h[16], h[17], h[18], h[19]]),
+        transport: offset + words as usize * 4,
+        end: if total == 0 { 0 } else { offset + total },
+    })
 }
 
-/// Class, and the offset of the transport header where there is one.
 #[inline(always)]
-fn ipv6<P: Packet + ?Sized>(packet: &P, offset: usize) -> (Class, usize) {
-    let Some(header) = packet.read::<40>(offset) else { return (Class::Malformed, 0) };
-    if header[0] >> 4 != 6 {
-        return (Class::Malformed, 0);
+fn ipv6<P: Packet + ?Sized>(packet: &P, offset: usize) -> Result<Network, NotTcp> {
+    let h: [u8; 8] = packet.read(offset).ok_or(NotTcp::Cut)?;
+    let source: [u8; 16] = packet.read(offset + 8).ok_or(NotTcp::Cut)?;
+    let destination: [u8; 16] = packet.read(offset + 24).ok_or(NotTcp::Cut)?;
+    if h[0] >> 4 != 6 {
+        return Err(NotTcp::Cut);
     }
-    let mut next = header[6];
-    let mut offset = offset + 40;
-    let mut extensions = 0;
+    let payload = u16::from_be_bytes([h[4], h[5]]) as usize;
+    let transport = extensions(packet, h[6], offset + IPV6_LEN)?;
+    Ok(Network {
+        source: Address::v6(source),
+        destination: Address::v6(destination),
+        transport,
+        end: if payload == 0 { 0 } else { offset + IPV6_LEN + payload },
+    })
+}
+
+/// Offset of the TCP header behind the extension headers.
+#[inline(always)]
+fn extensions<P: Packet + ?Sized>(packet: &P, first: u8, first_offset: usize) -> Result<usize, NotTcp> {
+    let (mut next, mut offset, mut seen) = (first, first_offset, 0);
     loop {
         match next {
-            IPPROTO_TCP => return (Class::Tcp6, offset),
-            IPPROTO_UDP => return (Class::Udp6, offset),
+            IPPROTO_TCP => return Ok(offset),
             IPPROTO_HOP_BY_HOP | IPPROTO_ROUTING | IPPROTO_DESTINATION | IPPROTO_FRAGMENT => {}
-            _ => return (Class::Other6, 0),
+            _ => return Err(NotTcp::OtherTransport),
         }
-        if extensions == MAX_EXTENSIONS {
-            return (Class::Other6, 0);
+        if seen == MAX_EXTENSIONS {
+            return Err(NotTcp::TooDeep);
         }
-        let Some(extension) = packet.read::<8>(offset) else { return (Class::Malformed, 0) };
+        let extension: [u8; 8] = packet.read(offset).ok_or(NotTcp::Cut)?;
         if next == IPPROTO_FRAGMENT {
             if u16::from_be_bytes([extension[2], extension[3]]) & 0xfff8 != 0 {
-                return (Class::Fragment, 0);
+                return Err(NotTcp::Fragment);
             }
             offset += 8;
         } else {
+            if next == IPPROTO_ROUTING && extension[3] != 0 {
+                return Err(NotTcp::NotThereYet);
+            }
             offset += (extension[1] as usize + 1) * 8;
         }
         if offset > MAX_OFFSET {
-            return (Class::Other6, 0);
+            return Err(NotTcp::TooDeep);
         }
         next = extension[0];
-        extensions += 1;
+        seen += 1;
     }
 }
 
-/// TCP and UDP both begin with their ports.
 #[inline(always)]
-fn ports<P: Packet + ?Sized>(packet: &P, offset: usize) -> Option<Ports> {
-    let b: [u8; 4] = packet.read(offset)?;
-    Some(Ports { source: u16::from_be_bytes([b[0], b[1]]), destination: u16::from_be_bytes([b[2], b[3]]) })
+fn tcp<P: Packet + ?Sized>(packet: &P, network: &Network) -> Result<Segment, NotTcp> {
+    let &Network { source, destination, transport, end } = network;
+    let ports: [u8; 4] = packet.read(transport).ok_or(NotTcp::Cut)?;
+    let source_port = u16::from_be_bytes([ports[0], ports[1]]);
+    let destination_port = u16::from_be_bytes([ports[2], ports[3]]);
+    let (flags, well_formed) = match packet.read::<2>(transport + 12) {
+        Some([offset, flags]) => {
+            let header = (offset >> 4) as usize * 4;
+            (flags, agree(packet.length(), end, transport, header) && possible(flags) && source_port != 0)
+        }
+        None => (0, false),
+    };
+    Ok(Segment { source, destination, source_port, destination_port, flags, well_formed })
+}
+
+/// Whether the TCP header is whole and within the packet, and the packet within what arrived.
+#[inline(always)]
+const fn agree(length: usize, end: usize, transport: usize, header: usize) -> bool {
+    let end = if end == 0 { length } else { end };
+    header >= TCP_LEN && transport + header <= end && end <= length
+}
+
+/// Whether a packet may have these flags.
+#[inline(always)]
+const fn possible(flags: u8) -> bool {
+    flags & FLAGS != 0 && !(flags & SYN != 0 && flags & (FIN | RST) != 0)
 }
 
 #[cfg(test)]
-mod tests {
-    extern crate std;
-
-    use std::vec;
-    use std::vec::Vec;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const CLIENT: u16 = 40_000;
-    const BROKER: u16 = 9092;
-
-    fn ethernet(tags: &[u16], ethertype: u16) -> Vec<u8> {
-        let mut bytes = vec![0x02; 12];
-        for tag in tags {
-            bytes.extend(tag.to_be_bytes());
-            bytes.extend(7u16.to_be_bytes());
-        }
-        bytes.extend(ethertype.to_be_bytes());
-        bytes
-    }
-
-    fn ipv4(protocol: u8, option_words: u8, fragment_offset: u16) -> Vec<u8> {
-        let mut header = vec![0u8; 20 + usize::from(option_words) * 4];
-        header[0] = 0x40 | (5 + option_words);
-        header[6..8].copy_from_slice(&fragment_offset.to_be_bytes());
-        header[9] = protocol;
-        header
-    }
-
-    fn ipv6(next: u8) -> Vec<u8> {
-        let mut header = vec![0u8; 40];
-        header[0] = 0x60;
-        header[6] = next;
-        header
-    }
-
-    fn port_bytes() -> Vec<u8> {
-        [CLIENT.to_be_bytes(), BROKER.to_be_bytes()].concat()
-    }
-
-    fn expect(packet: &[u8], class: Class, vlan_tags: u8, with_ports: bool) {
-        let ports = with_ports.then_some(Ports { source: CLIENT, destination: BROKER });
-        assert_eq!(summarize(packet), Summary { class, vlan_tags, ports });
-    }
-
-    #[test]
-    fn tcp_and_udp_are_told_apart_over_both_families() {
-        for (protocol, v4, v6) in [(6, Class::Tcp4, Class::Tcp6), (17, Class::Udp4, Class::Udp6)] {
-            expect(&[ethernet(&[], 0x0800), ipv4(protocol, 0, 0), port_bytes()].concat(), v4, 0, true);
-            expect(&[ethernet(&[], 0x86dd), ipv6(protocol), port_bytes()].concat(), v6, 0, true);
-        }
-    }
-
-    #[test]
-    fn ipv4_options_move_the_ports() {
-        expect(&[ethernet(&[], 0x0800), ipv4(6, 10, 0), port_bytes()].concat(), Class::Tcp4, 0, true);
-    }
-
-    #[test]
-    fn one_or_two_vlan_tags_are_looked_through_and_a_third_is_not() {
-        let rest = [ipv4(6, 0, 0), port_bytes()].concat();
-        expect(&[ethernet(&[0x8100], 0x0800), rest.clone()].concat(), Class::Tcp4, 1, true);
-        expect(&[ethernet(&[0x88a8, 0x8100], 0x0800), rest.clone()].concat(), Class::Tcp4, 2, true);
-        expect(&[ethernet(&[0x88a8, 0x8100, 0x8100], 0x0800), rest].concat(), Class::Other, 2, false);
-    }
-
-    #[test]
-    fn a_later_fragment_has_no_ports_and_the_first_one_has() {
-        expect(&[ethernet(&[], 0x0800), ipv4(6, 0, 1), port_bytes()].concat(), Class::Fragment, 0, false);
-        let more_fragments = 0x2000;
-        expect(&[ethernet(&[], 0x0800), ipv4(6, 0, more_fragments), port_bytes()].concat(), Class::Tcp4, 0, true);
-
-        let fragment = |offset: u16| [vec![6, 0], (offset << 3).to_be_bytes().to_vec(), vec![0; 4]].concat();
-        expect(&[ethernet(&[], 0x86dd), ipv6(44), fragment(3), port_bytes()].concat(), Class::Fragment, 0, false);
-        expect(&[ethernet(&[], 0x86dd), ipv6(44), fragment(0), port_bytes()].concat(), Class::Tcp6, 0, true);
-    }
-
-    #[test]
-    fn ipv6_extension_headers_are_looked_through_up_to_the_bound() {
-        let chain = |extensions: u8| {
-            let mut packet = ethernet(&[], 0x86dd);
-            packet.extend(ipv6(if extensions == 0 { 6 } else { 60 }));
-            for left in (0..extensions).rev() {
-                packet.extend([if left == 0 { 6 } else { 60 }, 1]);
-                packet.extend([0; 14]);
-            }
-            packet.extend(port_bytes());
-            packet
-        };
-        expect(&chain(MAX_EXTENSIONS), Class::Tcp6, 0, true);
-        expect(&chain(MAX_EXTENSIONS + 1), Class::Other6, 0, false);
-    }
-
-    #[test]
-    fn headers_that_contradict_themselves_are_malformed() {
-        let mut wrong_version = [ethernet(&[], 0x0800), ipv4(6, 0, 0), port_bytes()].concat();
-        wrong_version[ETHERNET_LEN] = 0x65;
-        expect(&wrong_version, Class::Malformed, 0, false);
-        let mut short_header = [ethernet(&[], 0x0800), ipv4(6, 0, 0), port_bytes()].concat();
-        short_header[ETHERNET_LEN] = 0x44;
-        expect(&short_header, Class::Malformed, 0, false);
-    }
-
-    #[test]
-    fn arp_and_icmp_are_counted_apart() {
-        expect(&ethernet(&[], 0x0806), Class::Other, 0, false);
-        expect(&[ethernet(&[], 0x0800), ipv4(1, 0, 0)].concat(), Class::Other4, 0, false);
-        expect(&[ethernet(&[], 0x86dd), ipv6(58)].concat(), Class::Other6, 0, false);
-    }
-
-    #[test]
-    fn a_class_is_its_own_place_in_the_list() {
-        for (i, class) in Class::ALL.iter().enumerate() {
-            assert_eq!(class.index() as usize, i);
-        }
-    }
-
-    proptest! {
-        /// Ports are reported exactly for the classes that have them, whatever the bytes.
-        #[test]
-        fn any_bytes_have_a_class(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
-            let summary = summarize(bytes.as_slice());
-            let has_ports = matches!(summary.class, Class::Tcp4 | Class::Udp4 | Class::Tcp6 | Class::Udp6);
-            prop_assert_eq!(summary.ports.is_some(), has_ports);
-            prop_assert!(summary.vlan_tags <= MAX_VLAN_TAGS);
-        }
-
-        /// Every cut of a good packet before its ports is malformed, and no byte behind them matters.
-        #[test]
-        fn a_cut_packet_is_malformed(
-            tags in 0usize..=2, options in 0u8..=10, v6: bool, udp: bool, tail in proptest::collection::vec(any::<u8>(), 0..64)
-        ) {
-            let protocol = if udp { 17 } else { 6 };
-            let mut packet = ethernet(&[0x8100, 0x8100][..tags], if v6 { 0x86dd } else { 0x0800 });
-            packet.extend(if v6 { ipv6(protocol) } else { ipv4(protocol, options, 0) });
-            packet.extend(port_bytes());
-            for cut in 0..packet.len() {
-                prop_assert_eq!(summarize(&packet[..cut]).class, Class::Malformed);
-            }
-            let whole = summarize(packet.as_slice());
-            prop_assert_eq!(whole.ports, Some(Ports { source: CLIENT, destination: BROKER }));
-            packet.extend(tail);
-            prop_assert_eq!(summarize(packet.as_slice()), whole);
-        }
-    }
-}
+#[path = "packet_tests.rs"]
+mod tests;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //! Produce answers that can pass without being rewritten.
 //!
 //! From v10 on an answer may carry the address of a new leader (KIP-951), but only as tagged fields beside an error.

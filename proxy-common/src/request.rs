@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //! The start of a request behind its fixed part: client id, and whether a Produce gets an answer.
 //!
 //! The bytes given are those behind the size field, from the frame's first one on, and may end anywhere. Source: the

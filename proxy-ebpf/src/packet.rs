@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //! Packet bytes for the pure functions of `proxy-common`.
 
+use aya_ebpf::helpers::bpf_xdp_get_buff_len;
 use aya_ebpf::programs::XdpContext;
 use proxy_common::packet::{MAX_OFFSET, Packet};
 
@@ -19,5 +21,11 @@ impl Packet for XdpPacket<'_> {
         }
         // SAFETY: `start..start + N` lies within `data..data_end` by the check above, and `[u8; N]` has no alignment.
         Some(unsafe { *(start as *const [u8; N]) })
+    }
+
+    #[inline(always)]
+    fn length(&self) -> usize {
+        // SAFETY: the context is the one this program was called with.
+        unsafe { bpf_xdp_get_buff_len(self.0.ctx) as usize }
     }
 }

@@ -1,12 +1,13 @@
 //! turnout: a Kafka gateway. Clients dial it as if it were their brokers.
 //!
 //! Dependencies between the modules point one way:
-//! `kafka` and `config` ← `upstream` ← `route` ← `gateway` ← `admin` ← `cli`.
+//! `kafka` and `config` ← `upstream` ← `route` ← `gateway` ← `admin` ← `handover` ← `cli`.
 
 pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod gateway;
+pub mod handover;
 pub mod kafka;
 pub mod kernel;
 pub mod log_gate;

@@ -15,6 +15,8 @@ pub enum State<'a> {
     Reloading,
     /// A drain began.
     Stopping,
+    /// Another process is the service from now on: it has taken over.
+    MainPid(u32),
     /// One line for `systemctl status`.
     Status(&'a str),
 }
@@ -26,6 +28,7 @@ impl State<'_> {
             // `notify-reload` compares the clock to its own signal's.
             Self::Reloading => format!("RELOADING=1\nMONOTONIC_USEC={}", monotonic_usec()),
             Self::Stopping => "STOPPING=1".to_owned(),
+            Self::MainPid(pid) => format!("MAINPID={pid}"),
             Self::Status(text) => format!("STATUS={}", text.replace('\n', " ")),
         }
     }
@@ -92,6 +95,9 @@ mod tests {
 
         notify_at(socket, State::Stopping).expect("sent");
         assert_eq!(received(&manager), "STOPPING=1");
+
+        notify_at(socket, State::MainPid(4242)).expect("sent");
+        assert_eq!(received(&manager), "MAINPID=4242");
 
         notify_at(socket, State::Status("two\nlines")).expect("sent");
         assert_eq!(received(&manager), "STATUS=two lines");

@@ -8,8 +8,8 @@ use crate::workspace;
 
 /// Load the kernel programs on an interface without the daemon (root).
 ///
-/// So far there is one, the probe: it counts packets by what they are and passes every one. Nothing is redirected,
-/// dropped or changed. It stays until `cargo xtask detach`, held by pins under /sys/fs/bpf/turnout.
+/// Admission (XDP) on the interface and steering (sk_lookup) in this network namespace. Ports and lists are the daemon's
+/// to fill: until then everything passes. It stays until `cargo xtask detach`, held by pins under /sys/fs/bpf/turnout.
 #[derive(clap::Args)]
 pub(crate) struct AttachArgs {
     /// Network interface whose driver runs XDP, e.g. eth0
@@ -22,7 +22,7 @@ pub(crate) struct DetachArgs {}
 
 pub(crate) fn attach(AttachArgs { interface }: &AttachArgs) -> Result<()> {
     build::build(true, Ebpf::Required)?;
-    run(workspace::turnout()).args(["attach", interface.as_str()]).go()
+    run(workspace::turnout()).args(["attach", "--interface", interface.as_str()]).go()
 }
 
 pub(crate) fn detach(DetachArgs {}: &DetachArgs) -> Result<()> {

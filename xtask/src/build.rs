@@ -19,6 +19,9 @@ pub(crate) struct Args {
     /// Fail where the kernel programs can't be built
     #[arg(long)]
     require_ebpf: bool,
+    /// For development: kernel programs that log each packet they refuse, into the daemon's log at level debug
+    #[arg(long, conflicts_with = "no_ebpf")]
+    ebpf_log: bool,
 }
 
 /// What to do about the kernel programs.
@@ -38,7 +41,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
         (_, true) => Ebpf::Required,
         _ => Ebpf::Auto,
     };
-    build(args.release, ebpf)
+    build_with(args.release, ebpf, args.ebpf_log)
 }
 
 /// Builds the daemon as a release, with the kernel programs where the toolchain is there.
@@ -47,16 +50,23 @@ pub(crate) fn release() -> Result<()> {
 }
 
 pub(crate) fn build(release: bool, ebpf: Ebpf) -> Result<()> {
+    build_with(release, ebpf, false)
+}
+
+fn build_with(release: bool, ebpf: Ebpf, log: bool) -> Result<()> {
     let mut daemon = cargo().args(["build", "--package", "proxy-user", "--bin", "turnout"]);
     if release {
         daemon = daemon.arg("--release");
+    }
+    if log {
+        daemon = daemon.args(["--features", "kernel-log"]);
     }
     match (ebpf, kernel::lacking()) {
         (Ebpf::Off, _) => {
             println!("kernel programs: left out");
             daemon = daemon.env("TURNOUT_EBPF_OBJECT", "");
         }
-        (_, None) => kernel::build()?,
+        (_, None) => kernel::build(log)?,
         (Ebpf::Required, Some(lack)) => bail!("kernel programs: {lack}; {}", bootstrap::hint("build")),
         (Ebpf::Auto, Some(lack)) => {
             println!("kernel programs: left out, {lack}; {}", bootstrap::hint("build"));

@@ -77,10 +77,11 @@ fn cargo_for(compiler: Compiler) -> Run {
         .dir(workspace::root().join("proxy-ebpf"))
 }
 
-/// Builds the object and puts it where the daemon's build finds it.
-pub(crate) fn build() -> Result<()> {
+/// Builds the object and puts it where the daemon's build finds it; with `log`, programs that log what they refuse.
+pub(crate) fn build(log: bool) -> Result<()> {
     let compiler = compiler().context("no compiler for the kernel programs")?;
-    cargo_for(compiler).args(["build", "--release", "--locked"]).go()?;
+    let build = cargo_for(compiler).args(["build", "--release", "--locked"]);
+    if log { build.args(["--features", "log"]) } else { build }.go()?;
     let built = workspace::root().join("proxy-ebpf/target/bpfel-unknown-none/release/turnout-ebpf");
     let object = fs::read(&built).with_context(|| format!("reading {}", built.display()))?;
     let place = workspace::kernel_object();

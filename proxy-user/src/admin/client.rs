@@ -14,7 +14,9 @@ use tokio::net::UnixStream;
 
 use super::http::MAX_PAGE;
 use super::{ConnectionsPage, Refusal};
-use crate::gateway::status::{ConnectionStatus, Readiness, ReloadReport, Status};
+use crate::gateway::status::{
+    AdmissionReport, ConnectionStatus, Readiness, RefusedReport, ReloadReport, Status, UpgradeReport,
+};
 
 /// Largest answer that is read.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
@@ -93,6 +95,21 @@ impl Client {
     /// Makes the daemon drain and end; returns once the drain began.
     pub async fn drain(&self) -> Result<Readiness, ClientError> {
         self.ask(Method::POST, "/drain?reason=turnout%20drain").await
+    }
+
+    /// Makes the daemon start its successor; returns once that serves.
+    pub async fn upgrade(&self) -> Result<UpgradeReport, ClientError> {
+        self.ask(Method::POST, "/upgrade").await
+    }
+
+    /// Who may connect, and what became of those who tried.
+    pub async fn admission(&self) -> Result<AdmissionReport, ClientError> {
+        self.ask(Method::GET, "/admission").await
+    }
+
+    /// Who was refused lately, the latest first.
+    pub async fn refused_sources(&self, limit: usize) -> Result<Vec<RefusedReport>, ClientError> {
+        self.ask(Method::GET, &format!("/admission/refused?limit={limit}")).await
     }
 
     async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {

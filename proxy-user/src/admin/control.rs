@@ -1,10 +1,13 @@
 //! The control socket's file: made private, never taken from a living daemon, removed at the end.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Owner and group may steer, others not.
 const SOCKET_MODE: u32 = 0o660;
@@ -58,11 +61,28 @@ pub(super) struct SocketFile {
     /// Device and inode of our socket: a successor's file is not ours to remove.
     identity: (u64, u64),
     /// Held for as long as the name is ours; the kernel lets go of it however the process ends.
-    _lock: File,
+    lock: File,
+    /// A successor has the socket: the name is its.
+    given: Arc<AtomicBool>,
+}
+
+impl SocketFile {
+    /// Another descriptor of the lock, for a successor.
+    pub(super) fn lock(&self) -> io::Result<OwnedFd> {
+        self.lock.as_fd().try_clone_to_owned()
+    }
+
+    /// Set it, and the name stays when this is dropped.
+    pub(super) fn given(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.given)
+    }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        if self.given.load(Relaxed) {
+            return;
+        }
         if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.identity) {
             // Nobody is left to tell, and the next start removes a stale file anyway.
             let _ = fs::remove_file(&self.path);
@@ -95,8 +115,26 @@ impl ControlSocket {
             .map_err(io_error(path, "set its permissions"))?;
         let meta = fs::symlink_metadata(&unnamed).map_err(io_error(path, "look at it"))?;
         fs::rename(&unnamed, path).map_err(io_error(path, "put the socket in place"))?;
-        let file = SocketFile { path: path.to_owned(), identity: (meta.dev(), meta.ino()), _lock: lock };
+        let file =
+            SocketFile { path: path.to_owned(), identity: (meta.dev(), meta.ino()), lock, given: Arc::default() };
         listener.set_nonblocking(true).map_err(io_error(path, "make it non-blocking"))?;
+        Ok(Self { listener, file })
+    }
+
+    /// The socket of a predecessor, with the lock that says whose the name is. From [`Self::claim`] on it is ours.
+    ///
+    /// # Errors
+    /// The name is not there any more.
+    pub(super) fn inherited(path: &Path, listener: OwnedFd, lock: OwnedFd) -> Result<Self, ControlError> {
+        let meta = fs::symlink_metadata(path).map_err(io_error(path, "look at it"))?;
+        let listener = UnixListener::from(listener);
+        listener.set_nonblocking(true).map_err(io_error(path, "make it non-blocking"))?;
+        let file = SocketFile {
+            path: path.to_owned(),
+            identity: (meta.dev(), meta.ino()),
+            lock: File::from(lock),
+            given: Arc::new(AtomicBool::new(true)),
+        };
         Ok(Self { listener, file })
     }
 
@@ -110,11 +148,25 @@ fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Cont
     move |reason| ControlError::Io { path: path.to_owned(), action, reason }
 }
 
+impl SocketFile {
+    /// The predecessor goes: the name is ours, to be removed at our end.
+    pub(super) fn claim(&self) {
+        self.given.store(false, Relaxed);
+        write_pid(&self.lock);
+    }
+}
+
+/// For the message of whoever is refused; a lock without it is as good.
+fn write_pid(lock: &File) {
+    let pid = format!("{}\n", std::process::id());
+    let _ = lock.set_len(0).and_then(|()| lock.write_all_at(pid.as_bytes(), 0));
+}
+
 fn lock(path: &Path) -> Result<File, ControlError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
-    let mut file = OpenOptions::new()
+    let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
@@ -123,8 +175,7 @@ fn lock(path: &Path) -> Result<File, ControlError> {
         .map_err(io_error(&name, "open this file"))?;
     match file.try_lock() {
         Ok(()) => {
-            // The pid is for the message of whoever is refused; a lock without it is as good.
-            let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+            write_pid(&file);
             Ok(file)
         }
         Err(TryLockError::WouldBlock) => {
@@ -257,6 +308,31 @@ mod tests {
         let _successor = UnixListener::bind(&path).expect("bound");
         drop(first);
         assert!(listening(&path));
+    }
+
+    #[test]
+    fn a_successor_takes_socket_lock_and_name_and_there_is_no_moment_without() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("t.sock");
+        let (listener, file) = ControlSocket::bind(&path).expect("bound").into_parts();
+        let handle = listener.as_fd().try_clone_to_owned().expect("a descriptor");
+        let lock = file.lock().expect("a descriptor");
+
+        // A successor that fails leaves everything as it was.
+        let second = handle.try_clone().expect("a descriptor");
+        drop(ControlSocket::inherited(&path, second, lock.try_clone().expect("a descriptor")).expect("inherited"));
+        assert!(listening(&path));
+
+        let (taken, claimed) = ControlSocket::inherited(&path, handle, lock).expect("inherited").into_parts();
+        claimed.claim();
+        file.given().store(true, Relaxed);
+        drop((listener, file));
+        assert!(listening(&path));
+        let refused = ControlSocket::bind(&path).expect_err("the lock goes with it");
+        assert!(matches!(refused, ControlError::InUse { .. }), "{refused}");
+        drop((taken, claimed));
+        assert!(!path.exists());
+        ControlSocket::bind(&path).expect("free again");
     }
 
     #[test]

@@ -36,10 +36,16 @@ pub(super) fn router(operator: Shared, control: Control) -> Router {
         .route("/livez", get(|| async { "alive\n" }))
         .route("/readyz", get(readyz))
         .route("/status", get(status))
-        .route("/connections", get(connections));
+        .route("/connections", get(connections))
+        .route("/admission", get(admission))
+        .route("/admission/refused", get(refused));
     let routes = match control {
-        Control::Allowed => routes.route("/reload", post(reload)).route("/drain", post(drain)),
-        Control::Refused => routes.route("/reload", post(control_refused)).route("/drain", post(control_refused)),
+        Control::Allowed => {
+            routes.route("/reload", post(reload)).route("/drain", post(drain)).route("/upgrade", post(upgrade))
+        }
+        Control::Refused => ["/reload", "/drain", "/upgrade"]
+            .into_iter()
+            .fold(routes, |routes, path| routes.route(path, post(control_refused))),
     };
     routes.with_state(operator)
 }
@@ -50,8 +56,9 @@ async fn index() -> &'static str {
      /livez        200 while the process serves\n\
      /readyz       200 when traffic may be sent here, 503 and the reasons when not\n\
      /status       clusters, virtual clusters and listeners, JSON\n\
-     /connections  client connections, JSON: ?limit=100&after=ID&virtual_cluster=NAME\n\n\
-     Commands (POST /reload, POST /drain) are taken on the control socket only.\n"
+     /connections  client connections, JSON: ?limit=100&after=ID&virtual_cluster=NAME\n\
+     /admission    who may connect, and what was refused, JSON; /admission/refused?limit=100: the sources\n\n\
+     Commands (POST /reload, /drain, /upgrade) are taken on the control socket only.\n"
 }
 
 async fn metrics(State(operator): State<Shared>) -> Response {
@@ -116,6 +123,30 @@ async fn reload(State(operator): State<Shared>) -> Response {
     }
 }
 
+async fn admission(State(operator): State<Shared>) -> Response {
+    Json(operator.admission()).into_response()
+}
+
+#[derive(Debug, Deserialize)]
+struct LimitQuery {
+    limit: Option<usize>,
+}
+
+async fn refused(State(operator): State<Shared>, Query(query): Query<LimitQuery>) -> Response {
+    let limit = query.limit.unwrap_or(DEFAULT_PAGE).clamp(1, MAX_PAGE);
+    Json(operator.refused_sources(limit)).into_response()
+}
+
+async fn upgrade(State(operator): State<Shared>) -> Response {
+    // A task of its own, as for a reload.
+    let upgrade = tokio::spawn(async move { operator.upgrade().await });
+    match upgrade.await {
+        Ok(Ok(report)) => Json(report).into_response(),
+        Ok(Err(error)) => refusal(StatusCode::CONFLICT, error),
+        Err(panicked) => refusal(StatusCode::INTERNAL_SERVER_ERROR, format!("the upgrade failed: {panicked}")),
+    }
+}
+
 #[derive(Debug, Deserialize)]
 struct DrainQuery {
     reason: Option<String>,
@@ -127,7 +158,7 @@ async fn drain(State(operator): State<Shared>, Query(query): Query<DrainQuery>) 
 }
 
 async fn control_refused() -> Response {
-    let error = "commands are taken on the control socket only: use `turnout reload` or `turnout drain` on the host";
+    let error = "commands are taken on the control socket only: use `turnout reload`, `drain` or `upgrade` on the host";
     refusal(StatusCode::FORBIDDEN, error.to_owned())
 }
 

@@ -3,7 +3,8 @@
 //! | path | TCP (`admin.http`) | control socket (`admin.socket`) |
 //! |---|---|---|
 //! | `GET /` `/metrics` `/livez` `/readyz` `/status` `/connections` | yes | yes |
-//! | `POST /reload` `/drain` | no | yes |
+//! | `GET /admission` `/admission/refused` | yes | yes |
+//! | `POST /reload` `/drain` `/upgrade` | no | yes |
 //!
 //! Whoever may open the socket file may steer the daemon; over TCP nobody can. Both speak HTTP/1.1 within the bounds of
 //! [`server`], and see the daemon only through [`Operator`].
@@ -18,7 +19,9 @@ use std::pin::Pin;
 
 use serde::{Deserialize, Serialize};
 
-use crate::gateway::status::{ConnectionStatus, Readiness, ReloadReport, Status};
+use crate::gateway::status::{
+    AdmissionReport, ConnectionStatus, Readiness, RefusedReport, ReloadReport, Status, UpgradeReport,
+};
 
 /// A boxed future, for traits that are used as objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -44,6 +47,18 @@ pub trait Operator: Send + Sync + 'static {
     /// Begins a drain: no new connections, those in flight are finished, then the daemon ends. Returns at once; a
     /// second call changes nothing.
     fn drain(&self, reason: &str);
+
+    /// Who may connect, and what became of those who tried.
+    fn admission(&self) -> AdmissionReport;
+
+    /// Who was refused lately, the latest first; at most `limit`.
+    fn refused_sources(&self, limit: usize) -> Vec<RefusedReport>;
+
+    /// Starts the binary anew, hands everything over to it, and ends once it serves.
+    ///
+    /// # Errors
+    /// Why it did not come about; this daemon goes on as before.
+    fn upgrade(&self) -> BoxFuture<'_, Result<UpgradeReport, String>>;
 
     /// The numbers, in OpenMetrics text.
     fn metrics(&self) -> String;

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -64,6 +66,16 @@ pub struct AdminServer {
     operator: Arc<dyn Operator>,
     http: Option<Listening<SocketAddr>>,
     control: Listening<PathBuf>,
+    name: Name,
+}
+
+/// What changes hands in a restart without a gap: the sockets that are open, and by which names.
+#[derive(Debug, Default)]
+pub struct AdminParcel {
+    /// `admin.http` and its socket.
+    pub http: Option<(SocketAddr, OwnedFd)>,
+    /// `admin.socket`, its socket, and the lock that says whose the name is.
+    pub control: Option<(PathBuf, OwnedFd, OwnedFd)>,
 }
 
 /// One listener and its task.
@@ -71,12 +83,21 @@ struct Listening<A> {
     /// As configured; port 0 stays 0.
     configured: A,
     bound: A,
+    /// Another handle of the socket, for a successor.
+    handle: OwnedFd,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
+/// What the file of the control socket needs when it changes hands.
+struct Name {
+    lock: OwnedFd,
+    given: Arc<AtomicBool>,
+}
+
 impl<A> Listening<A> {
     async fn stop(self) {
+        drop(self.handle);
         // The receivers are the task and its connections; none left means nothing to stop.
         let _ = self.stop.send(true);
         let _ = self.task.await;
@@ -116,9 +137,63 @@ impl AdminServer {
     pub fn start(config: &config::Admin, operator: Arc<dyn Operator>) -> Result<Self, BindError> {
         let http = config.http.map(bind_http).transpose()?;
         let control = bind_control(&config.socket)?;
+        Self::serve(http, control, operator)
+    }
+
+    /// The same with what a predecessor handed over, whose part ends with it: what the config doesn't want any more is
+    /// closed, and the names are ours from now on.
+    ///
+    /// # Errors
+    /// As for [`Self::start`]; the predecessor's sockets and names are untouched then.
+    pub fn start_from(
+        config: &config::Admin,
+        operator: Arc<dyn Operator>,
+        parcel: AdminParcel,
+    ) -> Result<Self, BindError> {
+        let AdminParcel { http, control } = parcel;
+        let http = match (config.http, http) {
+            (Some(wanted), Some((address, socket))) if wanted == address => {
+                Some(Http { configured: wanted, listener: TcpListener::from(socket) })
+            }
+            (wanted, _) => wanted.map(bind_http).transpose()?,
+        };
+        let inherited = |(path, socket, lock): (PathBuf, OwnedFd, OwnedFd)| {
+            let socket = ControlSocket::inherited(&path, socket, lock)?;
+            Ok::<_, ControlError>(Bound { configured: path, socket })
+        };
+        let (control, left) = match control.map(inherited).transpose()? {
+            Some(bound) if bound.configured == config.socket => (bound, None),
+            other => (bind_control(&config.socket)?, other),
+        };
+        let server = Self::serve(http, control, operator)?;
+        server.name.given.store(false, Relaxed);
+        // Dropped as ours, so that its file goes.
+        if let Some(left) = left {
+            left.socket.into_parts().1.claim();
+        }
+        Ok(server)
+    }
+
+    fn serve(http: Option<Http>, control: Bound, operator: Arc<dyn Operator>) -> Result<Self, BindError> {
         let http = http.map(|http| serve_http(http, &operator)).transpose()?;
-        let control = serve_control(control, &operator)?;
-        Ok(Self { operator, http, control })
+        let (control, name) = serve_control(control, &operator)?;
+        Ok(Self { operator, http, control, name })
+    }
+
+    /// Other handles of what is open, for a successor.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn parcel(&self) -> io::Result<AdminParcel> {
+        let http = self.http.as_ref().map(|http| Ok::<_, io::Error>((http.configured, http.handle.try_clone()?)));
+        let control = (self.control.configured.clone(), self.control.handle.try_clone()?, self.name.lock.try_clone()?);
+        Ok(AdminParcel { http: http.transpose()?, control: Some(control) })
+    }
+
+    /// As [`Self::stop`], while a successor has the sockets: the control socket's file stays.
+    pub async fn stop_behind_successor(self) {
+        self.name.given.store(true, Relaxed);
+        self.stop().await;
     }
 
     /// Where HTTP is served, the port that was chosen for port 0 included.
@@ -165,7 +240,8 @@ impl AdminServer {
             }
         }
         if let Change::Replace(control) = control {
-            let next = serve_control(control, &self.operator)?;
+            let (next, name) = serve_control(control, &self.operator)?;
+            self.name = name;
             tokio::spawn(std::mem::replace(&mut self.control, next).stop());
         }
         Ok(())
@@ -198,27 +274,30 @@ fn serve_http(http: Http, operator: &Arc<dyn Operator>) -> Result<Listening<Sock
     let Http { configured, listener } = http;
     let start = || {
         let bound = listener.local_addr()?;
-        Ok((bound, tokio::net::TcpListener::from_std(listener)?))
+        let handle = listener.as_fd().try_clone_to_owned()?;
+        Ok((bound, handle, tokio::net::TcpListener::from_std(listener)?))
     };
-    let (bound, listener) = start().map_err(|reason| BindError::Http { address: configured, reason })?;
+    let (bound, handle, listener) = start().map_err(|reason| BindError::Http { address: configured, reason })?;
     let (stop, stopping) = watch::channel(false);
     let router = router(Arc::clone(operator), Control::Refused);
     let task = tokio::spawn(accept_loop(Listener::Tcp(listener), router, stopping));
-    Ok(Listening { configured, bound, stop, task })
+    Ok(Listening { configured, bound, handle, stop, task })
 }
 
-fn serve_control(bound: Bound, operator: &Arc<dyn Operator>) -> Result<Listening<PathBuf>, BindError> {
+fn serve_control(bound: Bound, operator: &Arc<dyn Operator>) -> Result<(Listening<PathBuf>, Name), BindError> {
     let Bound { configured, socket } = bound;
     let (listener, file) = socket.into_parts();
-    let listener = tokio::net::UnixListener::from_std(listener).map_err(|reason| ControlError::Io {
-        path: configured.clone(),
-        action: "serve it",
-        reason,
-    })?;
+    let start = || {
+        let handle = listener.as_fd().try_clone_to_owned()?;
+        let name = Name { lock: file.lock()?, given: file.given() };
+        Ok((handle, name, tokio::net::UnixListener::from_std(listener)?))
+    };
+    let (handle, name, listener) =
+        start().map_err(|reason| ControlError::Io { path: configured.clone(), action: "serve it", reason })?;
     let (stop, stopping) = watch::channel(false);
     let router = router(Arc::clone(operator), Control::Allowed);
     let task = tokio::spawn(accept_loop(Listener::Unix { listener, _file: file }, router, stopping));
-    Ok(Listening { bound: configured.clone(), configured, stop, task })
+    Ok((Listening { bound: configured.clone(), configured, handle, stop, task }, name))
 }
 
 enum Listener {

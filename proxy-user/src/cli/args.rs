@@ -93,24 +93,44 @@ pub(super) enum Command {
         format: TextFormat,
     },
 
-    /// Load the kernel programs on an interface without the daemon; they stay until `detach`
+    /// Restart the running daemon without a gap: the binary as it is at its path now takes over, the old one drains
     ///
-    /// So far there is one, the probe: it counts packets by what they are and passes every one. Needs root, or CAP_BPF,
-    /// CAP_NET_ADMIN and CAP_PERFMON.
-    #[command(after_help = "Example:\n  turnout attach eth0")]
-    Attach {
-        /// A network interface whose driver runs XDP
-        interface: String,
+    /// No connection is refused or lost in between. Returns once the new process serves; if it doesn't come to that, the
+    /// old one goes on as before, and the reason is printed.
+    #[command(after_help = "Example:\n  turnout upgrade")]
+    Upgrade {
+        /// How to print it
+        #[arg(long, value_enum, default_value_t = TextFormat::Text)]
+        format: TextFormat,
         #[command(flatten)]
-        pins: Pins,
+        socket: Socket,
     },
 
-    /// Print what attached kernel programs counted, and take them off
+    /// Show who may connect, and who was refused
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  turnout admission list\n  turnout admission top\n  \
+                            turnout admission top --once --format json"
+    )]
+    Admission(Admission),
+
+    /// Load the kernel programs without the daemon; they stay until `detach`
+    ///
+    /// Ports and rules are the daemon's to set: until it does, everything passes as before. Needs root, or CAP_BPF,
+    /// CAP_NET_ADMIN and CAP_PERFMON.
+    #[command(after_help = "Examples:\n  turnout attach --config /etc/turnout/turnout.yaml\n  \
+                            turnout attach --interface eth0 --interface eth1")]
+    Attach(AttachArgs),
+
+    /// Take the kernel programs off this host, and what they are pinned by
     #[command(after_help = "Example:\n  turnout detach")]
     Detach {
-        /// How to print the counters
-        #[arg(long, value_enum, default_value_t = TableFormat::Table)]
-        format: TableFormat,
+        /// How to print it
+        #[arg(long, value_enum, default_value_t = TextFormat::Text)]
+        format: TextFormat,
+        /// Also where a daemon runs on them
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         pins: Pins,
     },
@@ -127,6 +147,47 @@ pub(super) enum Command {
     Later(Later),
 }
 
+#[derive(Debug, Subcommand)]
+pub(super) enum Admission {
+    /// The rules in force, and what was let in and refused by them
+    #[command(after_help = "Example:\n  turnout admission list")]
+    List {
+        /// How to print it
+        #[arg(long, value_enum, default_value_t = TableFormat::Table)]
+        format: TableFormat,
+        #[command(flatten)]
+        socket: Socket,
+    },
+
+    /// Who was refused lately, why and how often, shown anew each second
+    #[command(after_help = "Examples:\n  turnout admission top\n  turnout admission top --once --format json")]
+    Top {
+        /// Print it once
+        #[arg(long)]
+        once: bool,
+        /// How to print it; JSON is printed once
+        #[arg(long, value_enum, default_value_t = TableFormat::Table)]
+        format: TableFormat,
+        #[command(flatten)]
+        socket: Socket,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AttachArgs {
+    /// Take interfaces and pins from `fast_path` of this config file
+    #[arg(long, conflicts_with_all = ["interface", "pin"])]
+    pub(super) config: Option<PathBuf>,
+    /// A network interface to run admission on; default: every one that can carry clients
+    #[arg(long, value_name = "NAME")]
+    pub(super) interface: Vec<String>,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = TextFormat::Text)]
+    pub(super) format: TextFormat,
+    #[command(flatten)]
+    pub(super) pins: Pins,
+}
+
 /// Commands that a later part brings. Named here so that they are refused as such, and not as typing errors.
 #[derive(Debug, Subcommand)]
 pub(super) enum Later {
@@ -137,8 +198,6 @@ pub(super) enum Later {
     #[command(hide = true, disable_help_flag = true)]
     Racks(Rest),
     #[command(hide = true, disable_help_flag = true)]
-    Admission(Rest),
-    #[command(hide = true, disable_help_flag = true)]
     Verify(Rest),
 }
 
@@ -148,7 +207,6 @@ impl Later {
             Self::Top(_) => "top",
             Self::Branch(_) => "branch",
             Self::Racks(_) => "racks",
-            Self::Admission(_) => "admission",
             Self::Verify(_) => "verify",
         }
     }

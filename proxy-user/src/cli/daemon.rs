@@ -14,7 +14,12 @@ use crate::admin::server::AdminServer;
 use crate::admin::{BoxFuture, Operator};
 use crate::config::{self, Loaded};
 use crate::gateway::Gateway;
-use crate::gateway::status::{ConnectionStatus, Readiness, ReloadReport, Status};
+use crate::gateway::edge::EdgeSource;
+use crate::gateway::status::{
+    AdmissionReport, ConnectionStatus, Readiness, RefusedReport, ReloadReport, Status, UpgradeReport,
+};
+use crate::handover::{self, Handover, Predecessor, Successor};
+use crate::kernel::KernelSource;
 use crate::metrics::Metrics;
 use crate::systemd::{self, State};
 
@@ -30,38 +35,62 @@ struct Daemon {
     log: LogHandle,
     admin: Mutex<Option<AdminServer>>,
     drain: Notify,
+    /// A successor has taken over.
+    succeeded: Notify,
+    /// One hand-over at a time.
+    upgrade: Mutex<()>,
 }
 
-/// Serves until a drain has ended, or a second signal ends it at once.
-pub(super) async fn serve(config_path: PathBuf, loaded: Loaded, log: LogHandle) -> anyhow::Result<()> {
+/// How the daemon came to be told to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Drain,
+    Successor,
+}
+
+/// Serves until a drain has ended, or a second signal ends it at once. `inherited`: what a predecessor hands over.
+pub(super) async fn serve(
+    config_path: PathBuf,
+    loaded: Loaded,
+    log: LogHandle,
+    inherited: Option<(Predecessor, Handover)>,
+) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("watching for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("watching for SIGINT")?;
     let mut hangup = signal(SignalKind::hangup()).context("watching for SIGHUP")?;
 
-    let metrics = Metrics::default();
-    let admin = loaded.config.admin.clone();
-    let gateway = Gateway::start(loaded.config, config_path.display().to_string(), metrics.clone()).await?;
-    let daemon = Arc::new_cyclic(|this| Daemon {
-        this: this.clone(),
-        gateway,
-        metrics,
-        config_path,
-        log,
-        admin: Mutex::default(),
-        drain: Notify::new(),
-    });
-    let server = AdminServer::start(&admin, Arc::clone(&daemon) as Arc<dyn Operator>)?;
-    *daemon.admin.lock().await = Some(server);
+    let daemon = match inherited {
+        None => Daemon::start(config_path, loaded, log).await?,
+        Some((mut predecessor, handover)) => match Daemon::start_from(config_path, loaded, log, handover).await {
+            Ok(daemon) => {
+                let pid = predecessor.pid;
+                predecessor.ready()?;
+                info!("took over from pid {pid}, which drains");
+                daemon
+            }
+            Err(error) => {
+                predecessor.failed(&format!("{error:#}"));
+                return Err(error);
+            }
+        },
+    };
     tell(State::Ready);
     info!("serving");
 
     let mut watch = FileWatch::new(&daemon.config_path);
     let mut look = tokio::time::interval(WATCH);
-    loop {
+    let end = loop {
         tokio::select! {
-            _ = terminate.recv() => break info!("SIGTERM: draining; a second signal ends it at once"),
-            _ = interrupt.recv() => break info!("SIGINT: draining; a second signal ends it at once"),
-            () = daemon.drain.notified() => break,
+            _ = terminate.recv() => {
+                info!("SIGTERM: draining; a second signal ends it at once");
+                break End::Drain;
+            }
+            _ = interrupt.recv() => {
+                info!("SIGINT: draining; a second signal ends it at once");
+                break End::Drain;
+            }
+            () = daemon.drain.notified() => break End::Drain,
+            () = daemon.succeeded.notified() => break End::Successor,
             _ = hangup.recv() => {
                 // Said and counted by `reload` itself.
                 let _ = daemon.reload().await;
@@ -73,10 +102,17 @@ pub(super) async fn serve(config_path: PathBuf, loaded: Loaded, log: LogHandle) 
                 }
             }
         }
+    };
+    if end == End::Successor {
+        // The service manager watches the successor; what operators ask goes there, too.
+        if let Some(server) = daemon.admin.lock().await.take() {
+            server.stop_behind_successor().await;
+        }
+    } else {
+        tell(State::Stopping);
     }
-    tell(State::Stopping);
     tokio::select! {
-        () = daemon.gateway.drain() => match daemon.gateway.open_connections() {
+        () = daemon.end(end) => match daemon.gateway.open_connections() {
             0 => info!("drained"),
             left => warn!("the drain's time is over: {left} connections are cut (limits.drain)"),
         },
@@ -89,7 +125,84 @@ pub(super) async fn serve(config_path: PathBuf, loaded: Loaded, log: LogHandle) 
     Ok(())
 }
 
+/// Where the kernel's programs come from.
+fn edges() -> Option<Arc<dyn EdgeSource>> {
+    Some(Arc::new(KernelSource))
+}
+
 impl Daemon {
+    async fn start(config_path: PathBuf, loaded: Loaded, log: LogHandle) -> anyhow::Result<Arc<Self>> {
+        let (metrics, admin) = (Metrics::default(), loaded.config.admin.clone());
+        let shown = config_path.display().to_string();
+        let gateway = Gateway::start(loaded.config, shown, metrics.clone(), edges()).await?;
+        let daemon = Self::of(gateway, metrics, config_path, log);
+        let server = AdminServer::start(&admin, Arc::clone(&daemon) as Arc<dyn Operator>)?;
+        *daemon.admin.lock().await = Some(server);
+        Ok(daemon)
+    }
+
+    /// With what a predecessor handed over. It serves on until this returns.
+    async fn start_from(
+        config_path: PathBuf,
+        loaded: Loaded,
+        log: LogHandle,
+        handover: Handover,
+    ) -> anyhow::Result<Arc<Self>> {
+        let (metrics, admin) = (Metrics::default(), loaded.config.admin.clone());
+        let shown = config_path.display().to_string();
+        let Handover { gateway, admin: sockets } = handover;
+        let gateway = Gateway::start_from(loaded.config, shown, metrics.clone(), edges(), gateway).await?;
+        gateway.take_over(handover::CLUSTERS_PATIENCE).await?;
+        let daemon = Self::of(gateway, metrics, config_path, log);
+        let server = AdminServer::start_from(&admin, Arc::clone(&daemon) as Arc<dyn Operator>, sockets)?;
+        *daemon.admin.lock().await = Some(server);
+        Ok(daemon)
+    }
+
+    fn of(gateway: Gateway, metrics: Metrics, config_path: PathBuf, log: LogHandle) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            gateway,
+            metrics,
+            config_path,
+            log,
+            admin: Mutex::default(),
+            drain: Notify::new(),
+            succeeded: Notify::new(),
+            upgrade: Mutex::default(),
+        })
+    }
+
+    async fn end(&self, end: End) {
+        match end {
+            End::Drain => self.gateway.drain().await,
+            End::Successor => self.gateway.drain_behind_successor().await,
+        }
+    }
+
+    /// Starts a successor and hands everything over.
+    async fn upgrade_now(&self) -> anyhow::Result<UpgradeReport> {
+        let Ok(_one_at_a_time) = self.upgrade.try_lock() else { anyhow::bail!("an upgrade is under way") };
+        // What it would refuse, it refuses before anything is started.
+        let path = self.config_path.clone();
+        tokio::task::spawn_blocking(move || config::load(&path)).await.context("reading the config")??;
+        let mut given = self.gateway.give().await?;
+        let handover = Handover {
+            gateway: std::mem::take(&mut given.parcel),
+            admin: match &*self.admin.lock().await {
+                Some(server) => server.parcel().context("descriptors of the admin server")?,
+                None => anyhow::bail!("a drain is under way"),
+            },
+        };
+        let successor = Successor::start()?;
+        info!("pid {} is to take over", successor.pid().unwrap_or_default());
+        let new_pid = successor.hand_over(&handover).await.context("the successor did not take over")?;
+        given.keep_given();
+        tell(State::MainPid(new_pid));
+        self.succeeded.notify_one();
+        Ok(UpgradeReport { old_pid: std::process::id(), new_pid })
+    }
+
     /// Loads the file and applies the difference: whole or not at all.
     async fn reload_now(&self) -> anyhow::Result<ReloadReport> {
         let path = self.config_path.clone();
@@ -170,6 +283,30 @@ impl Operator for Daemon {
     fn drain(&self, reason: &str) {
         info!("draining: {reason}");
         self.drain.notify_one();
+    }
+
+    fn admission(&self) -> AdmissionReport {
+        self.gateway.admission()
+    }
+
+    fn refused_sources(&self, limit: usize) -> Vec<RefusedReport> {
+        self.gateway.refused_sources(limit)
+    }
+
+    fn upgrade(&self) -> BoxFuture<'_, Result<UpgradeReport, String>> {
+        let this = self.this.clone();
+        Box::pin(async move {
+            let Some(daemon) = this.upgrade() else { return Err("the daemon is ending".to_owned()) };
+            let outcome = tokio::spawn(async move {
+                let outcome = daemon.upgrade_now().await;
+                match &outcome {
+                    Ok(UpgradeReport { new_pid, .. }) => info!("pid {new_pid} has taken over; draining"),
+                    Err(error) => error!("no upgrade, this process serves on: {error:#}"),
+                }
+                outcome.map_err(|error| format!("{error:#}"))
+            });
+            outcome.await.unwrap_or_else(|error| Err(format!("the upgrade failed: {error}")))
+        })
     }
 
     fn metrics(&self) -> String {

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use proxy_common::frame::RequestPrefix;
 use serde::Serialize;
 
-use crate::config::{Config, Versions, VirtualCluster};
+use crate::config::prefix::Cidr;
+use crate::config::{Admission, Config, NewConnections, Versions, VirtualCluster};
 use crate::kafka::api::{self, VersionRange};
 use crate::kafka::header::Partial;
 use crate::kafka::ids::{ApiKey, ApiVersion};
@@ -98,7 +99,11 @@ pub(super) fn explain(config: &Config, question: &Question) -> Result<Vec<Explan
         return Err(format!("{name}: no such virtual cluster; the config has {known}"));
     }
     let asked = |name: &str| question.virtual_cluster.as_deref().is_none_or(|wanted| wanted == name);
-    let through = |(name, vc): (&String, &VirtualCluster)| one(name, vc, question, key);
+    let through = |(name, vc): (&String, &VirtualCluster)| {
+        let mut explanation = one(name, vc, question, key);
+        explanation.remarks.splice(0..0, admission(&config.admission, question.client));
+        explanation
+    };
     Ok(config.virtual_clusters.iter().filter(|(name, _)| asked(name)).map(through).collect())
 }
 
@@ -212,6 +217,29 @@ fn listeners(vc: &VirtualCluster, client: IpAddr) -> Vec<String> {
             )
         })
         .collect()
+}
+
+/// Whether the client may connect at all, where the config says anything about that.
+fn admission(admission: &Admission, client: IpAddr) -> Vec<String> {
+    let Admission { deny, allow, new_connections } = admission;
+    let holding = |list: &[Cidr]| list.iter().find(|cidr| cidr.prefix().is_some_and(|p| p.contains(client))).copied();
+    if let Some(prefix) = holding(deny) {
+        return vec![format!("{client} can't connect: {prefix} is denied (`admission.deny`)")];
+    }
+    if !allow.is_empty() && holding(allow).is_none() {
+        return vec![format!("{client} can't connect: no prefix of `admission.allow` holds it")];
+    }
+    let Some(new) = new_connections else { return Vec::new() };
+    let NewConnections { per, per_v6, rate, burst: _ } = new;
+    let source = match client {
+        IpAddr::V4(_) => per,
+        IpAddr::V6(_) => per_v6,
+    };
+    vec![format!(
+        "the {source} around {client} may open {} connections at once and {rate} in the long run \
+         (`admission.new_connections`)",
+        new.burst()
+    )]
 }
 
 fn remarks(
@@ -328,6 +356,7 @@ mod tests {
                 ("payments".to_owned(), virtual_cluster(Versions::Full)),
             ]),
             fast_path: FastPath::default(),
+            admission: Admission::default(),
             admin: Admin { http: None, socket: "/run/turnout/turnout.sock".into() },
             log: Log { format: LogFormat::Human, level: "info".into() },
             workers: None,
@@ -416,5 +445,25 @@ mod tests {
         assert!(explain(&config(), &nowhere).expect_err("unknown").contains("orders, payments"));
         let one = Question { virtual_cluster: Some("payments".into()), ..question("Fetch", None) };
         assert_eq!(explain(&config(), &one).expect("explained").len(), 1);
+    }
+
+    #[test]
+    fn who_may_connect_is_said_first() {
+        let remark = |text: &str, client: &str| {
+            let text = format!(
+                "clusters: {{east: {{bootstrap: ['e:1']}}}}\nvirtual_clusters:\n  orders: {{cluster: east, \
+                 bootstrap_port: 9092, broker_ports: {{first: 9200, count: 9}}}}\nadmission: {{{text}}}\n"
+            );
+            let config = crate::config::load_str(&text, "t.yaml", &crate::config::Environment::empty());
+            let question = Question { client: client.parse().expect("an address"), ..question("Fetch", None) };
+            explain(&config.unwrap_or_else(|e| panic!("{e}")), &question).expect("explained")[0].remarks[0].clone()
+        };
+        let deny = "deny: [10.0.0.0/8], allow: [10.0.0.0/8, '::/0']";
+        assert_eq!(remark(deny, "10.1.2.3"), "10.1.2.3 can't connect: 10.0.0.0/8 is denied (`admission.deny`)");
+        assert!(remark(deny, "11.1.2.3").contains("no prefix of `admission.allow` holds it"));
+        assert!(remark(deny, "::1").contains("matched by order"), "nothing is to be said of it");
+        let rate = "new_connections: {rate: 5/s, per: /24}";
+        assert!(remark(rate, "11.1.2.3").contains("the /24 around 11.1.2.3 may open 10 connections at once and 5/s"));
+        assert!(remark(rate, "::1").contains("the /64 around ::1"));
     }
 }

@@ -1,33 +1,82 @@
 //! `turnout attach` and `turnout detach`: kernel programs without the daemon.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::kernel::probe;
+use super::args::AttachArgs;
+use super::{Outcome, json};
+use crate::config;
+use crate::gateway::status::{EdgeReport, InterfaceReport};
+use crate::kernel;
 
-/// Attaches the probe and says what it does.
-pub(super) fn attach(pin: &Path, interface: &str) -> anyhow::Result<String> {
-    probe::attach(pin, interface)?;
-    Ok(format!("the probe counts packets on {interface} and passes every one; `turnout detach` ends it\n"))
+/// Attaches the programs and says where. It is a failure where an interface that was named can't have them, or none
+/// has.
+pub(super) fn attach(args: &AttachArgs) -> anyhow::Result<Outcome> {
+    let AttachArgs { config: file, interface, format, pins } = args;
+    let (pin, names) = match file {
+        Some(file) => {
+            let config::FastPath { mode: _, interfaces, pin } = config::load(file)?.config.fast_path;
+            (pin, interfaces.names().map(<[String]>::to_vec))
+        }
+        None => (pins.pin.clone(), (!interface.is_empty()).then(|| interface.clone())),
+    };
+    let report: EdgeReport = kernel::attach(&pin, names.as_deref())?.into();
+    let ok = match &names {
+        Some(_) => report.interfaces.iter().all(|interface| interface.mode.is_some()),
+        None => report.steering,
+    };
+    Ok(Outcome { text: if format.is_json() { json(&report)? } else { attached(&report) }, ok })
 }
 
-/// Detaches the probe and tells what it counted. Where there is none, that is what was wanted.
-pub(super) fn detach(pin: &Path, in_json: bool) -> anyhow::Result<String> {
-    let Some(counted) = probe::pinned_counters(pin)? else {
-        return Ok(if in_json { "{}\n".into() } else { format!("nothing is attached under {}\n", pin.display()) });
-    };
-    probe::detach(pin)?;
-    if in_json {
-        let by_class: BTreeMap<_, _> = counted
-            .iter()
-            .map(|(class, c)| (class.name(), serde_json::json!({"packets": c.packets, "bytes": c.bytes})))
-            .collect();
-        return Ok(serde_json::to_string_pretty(&by_class)? + "\n");
+fn attached(report: &EdgeReport) -> String {
+    let mut text = String::new();
+    for InterfaceReport { name, mode, reason } in &report.interfaces {
+        let reason = reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let _ = writeln!(text, "admission on {name}: {}{reason}", mode.as_deref().unwrap_or("not attached"));
     }
-    let mut text = format!("{:<10} {:>14} {:>18}\n", "class", "packets", "bytes");
-    for (class, counter) in counted.iter().filter(|(_, c)| c.packets > 0) {
-        let _ = writeln!(text, "{:<10} {:>14} {:>18}", class.name(), counter.packets, counter.bytes);
+    if report.interfaces.is_empty() {
+        text.push_str("admission: no interface can carry clients\n");
     }
-    Ok(text)
+    let _ = writeln!(text, "steering: {}", if report.steering { "attached" } else { "not attached" });
+    let _ = writeln!(text, "pinned in {}; everything passes until a daemon sets ports and rules", report.pin);
+    text
+}
+
+/// Detaches the programs. Where there are none, that is what was wanted.
+pub(super) fn detach(pin: &Path, force: bool, in_json: bool) -> anyhow::Result<Outcome> {
+    let had = kernel::detach(pin, force)?;
+    Ok(Outcome::done(match (in_json, had) {
+        (true, _) => json(&serde_json::json!({ "detached": had }))?,
+        (false, true) => "detached\n".to_owned(),
+        (false, false) => format!("nothing is attached under {}\n", pin.display()),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_attached_where_is_said_in_a_line_each() {
+        let interface = |name: &str, mode: Option<&str>, reason: Option<&str>| InterfaceReport {
+            name: name.into(),
+            mode: mode.map(str::to_owned),
+            reason: reason.map(str::to_owned),
+        };
+        let report = EdgeReport {
+            pin: "/sys/fs/bpf/turnout".into(),
+            interfaces: vec![
+                interface("eth0", Some("native"), None),
+                interface("wg0", None, Some("its driver has no XDP")),
+            ],
+            steering: true,
+            ..EdgeReport::default()
+        };
+        assert_eq!(
+            attached(&report),
+            "admission on eth0: native\nadmission on wg0: not attached (its driver has no XDP)\nsteering: attached\n\
+             pinned in /sys/fs/bpf/turnout; everything passes until a daemon sets ports and rules\n"
+        );
+        assert!(attached(&EdgeReport::default()).contains("no interface can carry clients"));
+    }
 }

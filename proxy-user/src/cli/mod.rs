@@ -3,6 +3,7 @@
 //! A command computes a text and an exit code; this module alone prints. Exit codes: 0 done, 1 refused or failed,
 //! 2 usage.
 
+mod admission;
 mod args;
 mod daemon;
 mod explain;
@@ -23,7 +24,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::admin::client::{Client, ClientError};
 use crate::{config, kernel};
-use args::{Cli, Command, ExplainArgs};
+use args::{Admission, Cli, Command, ExplainArgs};
 
 /// Exit code of a wrong command line.
 const USAGE: u8 = 2;
@@ -88,8 +89,17 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         Command::Drain { wait, socket } => remote(async { drain(&Client::new(&socket.socket), wait).await }),
         Command::Version => Ok(Outcome::done(concat!("turnout ", env!("CARGO_PKG_VERSION"), "\n"))),
         Command::Doctor { format } => doctor(format.is_json()),
-        Command::Attach { interface, pins } => kernel_programs::attach(&pins.pin, &interface).map(Outcome::done),
-        Command::Detach { format, pins } => kernel_programs::detach(&pins.pin, format.is_json()).map(Outcome::done),
+        Command::Upgrade { format, socket } => {
+            remote(async { upgrade(&Client::new(&socket.socket), format.is_json()).await })
+        }
+        Command::Admission(Admission::List { format, socket }) => {
+            remote(async { show_admission(&Client::new(&socket.socket), format.is_json()).await })
+        }
+        Command::Admission(Admission::Top { once, format, socket }) => {
+            remote(async { show_refused(&Client::new(&socket.socket), once, format.is_json()).await })
+        }
+        Command::Attach(args) => kernel_programs::attach(&args),
+        Command::Detach { format, force, pins } => kernel_programs::detach(&pins.pin, force, format.is_json()),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "turnout", &mut script);
@@ -184,6 +194,36 @@ async fn reload(client: &Client, in_json: bool) -> anyhow::Result<Outcome> {
         let _ = writeln!(text, "takes effect with a restart: {change}");
     }
     Ok(Outcome::done(text))
+}
+
+async fn upgrade(client: &Client, in_json: bool) -> anyhow::Result<Outcome> {
+    let report = match client.upgrade().await {
+        Ok(report) => report,
+        Err(ClientError::Refused(reason)) if in_json => {
+            return Ok(Outcome { text: json(&serde_json::json!({ "ok": false, "error": reason }))?, ok: false });
+        }
+        Err(ClientError::Refused(reason)) => {
+            anyhow::bail!("there was no upgrade, the old process serves on\n{reason}")
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if in_json {
+        return json(&report).map(Outcome::done);
+    }
+    Ok(Outcome::done(format!("pid {} has taken over from pid {}, which drains\n", report.new_pid, report.old_pid)))
+}
+
+async fn show_admission(client: &Client, in_json: bool) -> anyhow::Result<Outcome> {
+    let report = client.admission().await?;
+    Ok(Outcome::done(if in_json { json(&report)? } else { admission::list(&report) }))
+}
+
+async fn show_refused(client: &Client, once: bool, in_json: bool) -> anyhow::Result<Outcome> {
+    if !once && !in_json {
+        return admission::live(client).await.map(|()| Outcome::done(""));
+    }
+    let refused = client.refused_sources(admission::SOURCES).await?;
+    Ok(Outcome::done(if in_json { json(&refused)? } else { admission::top(&refused) }))
 }
 
 async fn drain(client: &Client, wait: bool) -> anyhow::Result<Outcome> {

@@ -3,10 +3,12 @@
 use std::fmt::Write as _;
 
 use super::table::{Align::Left, Align::Right, Column, bytes, count, duration, render};
-use crate::gateway::status::{ConnectionStatus, Status};
+use crate::gateway::status::{ConnectionStatus, EdgeReport, InterfaceReport, ProgramReport, Status};
 
 /// Width of every table: fits a terminal beside another, a pager and a mail.
 const WIDTH: usize = 100;
+/// Ports of other services that are named.
+const MAX_STRANGERS: usize = 3;
 /// Degraded listeners that are listed; more are counted.
 const MAX_LISTED: usize = 10;
 
@@ -17,6 +19,9 @@ pub(super) fn status(s: &Status) -> String {
     let _ = writeln!(text, "turnout {}, pid {}, up {}{draining}", s.version, s.pid, duration(s.uptime_seconds));
     let _ = writeln!(text, "config {}, generation {}", s.config, s.config_generation);
     let _ = writeln!(text, "fast path {}", s.fast_path);
+    if let Some(edge) = &s.edge {
+        let _ = write!(text, "\n{}", programs(edge));
+    }
 
     let columns = [
         Column("CLUSTER", Left),
@@ -72,6 +77,19 @@ pub(super) fn status(s: &Status) -> String {
         .collect();
     let _ = write!(text, "\n{}", render(&columns, &rows, WIDTH));
 
+    if !s.virtual_clusters.is_empty() {
+        text.push_str("\nPorts:\n");
+    }
+    for (name, v) in &s.virtual_clusters {
+        let _ = writeln!(text, "- {name}: ports are {}", v.ports);
+        if !v.strangers.is_empty() {
+            let few = v.strangers.iter().take(MAX_STRANGERS).cloned().collect::<Vec<_>>().join(", ");
+            let more = v.strangers.len().saturating_sub(MAX_STRANGERS);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let _ = writeln!(text, "- {name}: other services of this host have {few}{more}, and keep them");
+        }
+    }
+
     let troubles = troubles(s);
     if !troubles.is_empty() {
         text.push_str("\nNot as it should be:\n");
@@ -82,9 +100,34 @@ pub(super) fn status(s: &Status) -> String {
     text
 }
 
+/// What runs in the kernel: programs, and the interfaces that admission runs on.
+fn programs(edge: &EdgeReport) -> String {
+    let EdgeReport { pin, layout, programs, interfaces, steering } = edge;
+    let columns = [Column("PROGRAM", Left), Column("ID", Right), Column("TAG", Left)];
+    let row =
+        |(name, ProgramReport { id, tag }): (&String, &ProgramReport)| vec![name.clone(), id.to_string(), tag.clone()];
+    let mut text = render(&columns, &programs.iter().map(row).collect::<Vec<_>>(), WIDTH);
+    let steering = if *steering { "steering" } else { "not steering" };
+    let _ = writeln!(text, "pinned in {pin}, map layout {layout}, {steering}\n");
+    let columns = [Column("INTERFACE", Left), Column("MODE", Left), Column("WHY", Left)];
+    let row = |InterfaceReport { name, mode, reason }: &InterfaceReport| {
+        vec![
+            name.clone(),
+            mode.clone().unwrap_or_else(|| "not attached".to_owned()),
+            reason.clone().unwrap_or_else(|| "-".to_owned()),
+        ]
+    };
+    text.push_str(&render(&columns, &interfaces.iter().map(row).collect::<Vec<_>>(), WIDTH));
+    text
+}
+
 /// Everything that is wrong, one sentence each.
 fn troubles(s: &Status) -> Vec<String> {
     let mut troubles = Vec::new();
+    for interface in s.edge.iter().flat_map(|edge| &edge.interfaces).filter(|interface| interface.mode.is_none()) {
+        let why = interface.reason.as_deref().unwrap_or("for no known reason");
+        troubles.push(format!("{} has no admission program, the daemon does its part: {why}", interface.name));
+    }
     if let Some(error) = &s.last_reload_error {
         troubles.push(format!("the last reload was refused: {error}"));
     }
@@ -164,9 +207,13 @@ mod tests {
         let listener = |port: u16, error: Option<&str>| ListenerStatus {
             address: format!("0.0.0.0:{port}"),
             role: "bootstrap".into(),
+            steered: error.is_none(),
             error: error.map(str::to_owned),
         };
         let vc = VirtualClusterStatus {
+            ports: "steered".into(),
+            strangers: ["0.0.0.0:9300", "0.0.0.0:9301", "0.0.0.0:9302", "0.0.0.0:9303"].map(str::to_owned).into(),
+            refused: BTreeMap::new(),
             cluster: "a-cluster-with-quite-a-long-name".into(),
             listeners: vec![listener(9092, None), listener(9093, Some("address in use"))],
             unreachable_brokers: vec![500, 501],
@@ -193,7 +240,18 @@ mod tests {
             config_generation: 3,
             last_reload_error: Some("turnout.yaml:3:1: unknown key".into()),
             draining: true,
-            fast_path: "off: not built yet".into(),
+            fast_path: "on: admission on eth0 (native); steering to shared sockets".into(),
+            edge: Some(EdgeReport {
+                pin: "/sys/fs/bpf/turnout".into(),
+                layout: "5f2c".into(),
+                programs: [("turnout_admit".to_owned(), ProgramReport { id: 77, tag: "a04f5eef06a7f555".into() })]
+                    .into(),
+                interfaces: vec![
+                    InterfaceReport { name: "eth0".into(), mode: Some("native".into()), reason: None },
+                    InterfaceReport { name: "wg0".into(), mode: None, reason: Some("the driver has no XDP".into()) },
+                ],
+                steering: true,
+            }),
             clusters: BTreeMap::from([("east".to_owned(), cluster)]),
             virtual_clusters: BTreeMap::from([("orders-of-the-whole-company".to_owned(), vc)]),
         }
@@ -202,7 +260,7 @@ mod tests {
     #[test]
     fn the_tables_fit_a_hundred_columns_whatever_the_numbers() {
         let text = status(&busy());
-        let (tables, _) = text.split_once("\nNot as it should be:").expect("both parts");
+        let (tables, _) = text.split_once("\nPorts:").expect("both parts");
         for line in tables.lines() {
             assert!(line.chars().count() <= 100, "{line}");
         }
@@ -218,15 +276,32 @@ mod tests {
             "clients can't reach broker 500, 501",
             "0.0.0.0:9093 (bootstrap) isn't listening: address in use",
             "orders-of-the-whole-company: something",
+            "wg0 has no admission program, the daemon does its part: the driver has no XDP",
         ] {
             assert!(text.contains(said), "no {said:?} in\n{text}");
         }
     }
 
     #[test]
+    fn what_runs_in_the_kernel_and_how_ports_are_had_is_shown() {
+        let text = status(&busy());
+        for said in [
+            "turnout_admit  77  a04f5eef06a7f555",
+            "pinned in /sys/fs/bpf/turnout, map layout 5f2c, steering",
+            "orders-of-the-whole-company: ports are steered",
+            "other services of this host have 0.0.0.0:9300, 0.0.0.0:9301, 0.0.0.0:9302 and 1 more, and keep them",
+        ] {
+            assert!(text.contains(said), "no {said:?} in\n{text}");
+        }
+        assert!(text.lines().any(|l| l.starts_with("eth0") && l.contains("native")), "{text}");
+        assert!(text.lines().any(|l| l.starts_with("wg0") && l.contains("not attached")), "{text}");
+    }
+
+    #[test]
     fn nothing_wrong_is_not_a_heading() {
         let mut calm = busy();
         calm.last_reload_error = None;
+        calm.edge = None;
         calm.clusters.clear();
         calm.virtual_clusters.clear();
         assert!(!status(&calm).contains("Not as it should be"));

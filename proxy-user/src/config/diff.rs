@@ -9,8 +9,9 @@ use serde_json::Value;
 use super::model::{Config, MASK, Named, Sasl};
 use super::path::{KeyPath, Segment};
 
-/// Keys that only a restart applies: so far none, as threads, ports and the operators' sockets all move in a reload.
-pub const RESTART_KEYS: [&str; 0] = [];
+/// Keys that only a restart applies: what is pinned stays where it is for as long as something runs on it. Threads,
+/// ports and the operators' sockets all move in a reload.
+pub const RESTART_KEYS: [&str; 1] = ["fast_path.pin"];
 
 /// Whether a reload leaves this key as it was at the start.
 #[must_use]
@@ -64,7 +65,7 @@ pub struct ConfigDiff {
     pub clusters: BTreeMap<String, Change>,
     /// Virtual clusters that differ, by name. One whose cluster changed is not in it for that reason alone.
     pub virtual_clusters: BTreeMap<String, Change>,
-    /// Every other key that differs: `fast_path`, `admin`, `log`, `workers`, `watch`.
+    /// Every other key that differs: `fast_path`, `admission`, `admin`, `log`, `workers`, `watch`.
     pub settings: Vec<KeyChange>,
 }
 

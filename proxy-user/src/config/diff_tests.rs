@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
-use crate::config::units::{Size, Span};
+use crate::config::prefix::{Cidr, PrefixLength};
+use crate::config::units::{PerSecond, Size, Span};
 use crate::config::{Environment, FastPathMode, LogFormat, Mechanism, Tls, Versions, load_str};
 
 /// Two clusters and two virtual clusters with every key set.
@@ -30,6 +31,7 @@ virtual_clusters:
     cluster: west
     bootstrap_port: 9093
     broker_ports: {first: 9300, count: 10}
+admission: {deny: [192.0.2.0/24], allow: ['::/0'], new_connections: {rate: 100/s, burst: 7}}
 workers: 2
 ";
     load_str(text, "t.yaml", &Environment::empty()).unwrap_or_else(|e| panic!("{e}"))
@@ -54,6 +56,11 @@ fn edits() -> Vec<Edit> {
     macro_rules! orders {
         ($c:ident) => {
             $c.virtual_clusters.get_mut("orders").expect("orders")
+        };
+    }
+    macro_rules! new {
+        ($c:ident) => {
+            $c.admission.new_connections.as_mut().expect("new_connections")
         };
     }
     macro_rules! tls {
@@ -99,6 +106,14 @@ fn edits() -> Vec<Edit> {
         "virtual_clusters.orders.limits.incomplete_frame": |c, n| orders!(c).limits.incomplete_frame = span(n);
         "virtual_clusters.orders.limits.idle": |c, n| orders!(c).limits.idle = span(n);
         "virtual_clusters.orders.limits.drain": |c, n| orders!(c).limits.drain = span(n);
+        "fast_path.interfaces": |c, n| c.fast_path.interfaces = crate::config::Interfaces::Named(vec![format!("eth{n}")]);
+        "fast_path.pin": |c, n| c.fast_path.pin = format!("/pin{n}").into();
+        "admission.deny": |c, n| c.admission.deny.push(Cidr::new([10, n, 0, 0].into(), 16).expect("a prefix"));
+        "admission.allow": |c, n| c.admission.allow.push(Cidr::new([10, n, 0, 0].into(), 16).expect("a prefix"));
+        "admission.new_connections.per": |c, n| new!(c).per = PrefixLength(1 + n % 24);
+        "admission.new_connections.per_v6": |c, n| new!(c).per_v6 = PrefixLength(1 + n % 48);
+        "admission.new_connections.rate": |c, n| new!(c).rate = PerSecond(1000 + u32::from(n));
+        "admission.new_connections.burst": |c, n| new!(c).burst = (n > 9).then_some(1000 + u32::from(n));
         "fast_path.mode": |c, _n| c.fast_path.mode = FastPathMode::Off;
         "admin.http": |c, n| c.admin.http = (n > 9).then(|| ([127, 0, 0, 1], u16::from(n)).into());
         "admin.socket": |c, n| c.admin.socket = format!("/{n}").into();
@@ -140,6 +155,9 @@ fn changes_read_as_sentences() {
     new.log.level = "debug".into();
     new.workers = None;
     new.admin.http = None;
+    new.admission.new_connections = None;
+    new.admission.deny.clear();
+    new.fast_path.pin = "/sys/fs/bpf/other".into();
     let diff = diff(&old, &new);
     assert_eq!(
         diff.live(),
@@ -152,11 +170,16 @@ fn changes_read_as_sentences() {
             "virtual_clusters.orders.limits.frame: 100MiB → 50MiB",
             "virtual_clusters.payments: removed",
             "admin.http: 127.0.0.1:9090 → off",
+            "admission.deny: [192.0.2.0/24] → []",
+            "admission.new_connections.burst: 7 → not set",
+            "admission.new_connections.per: /32 → not set",
+            "admission.new_connections.per_v6: /64 → not set",
+            "admission.new_connections.rate: 100/s → not set",
             "log.level: info → debug",
             "workers: 2 → not set",
         ]
     );
-    assert!(diff.after_restart().is_empty());
+    assert_eq!(diff.after_restart(), ["fast_path.pin: /sys/fs/bpf/turnout → /sys/fs/bpf/other"]);
     let shown = format!("{diff:?}{}", serde_json::to_string(&diff).expect("serialised"));
     assert!(!shown.contains("hunter2") && !shown.contains("horse"), "{shown}");
 }

@@ -18,8 +18,10 @@ mod error;
 mod generated;
 mod interpolate;
 pub mod model;
+mod model_edge;
 mod path;
 mod ports;
+pub mod prefix;
 mod read;
 mod reference;
 mod schema;
@@ -27,6 +29,7 @@ mod tree;
 mod unbuilt;
 pub mod units;
 mod validate;
+mod validate_admission;
 mod validate_log;
 mod yaml;
 

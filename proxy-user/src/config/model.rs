@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
+pub use super::model_edge::{Admission, FastPath, FastPathMode, Interfaces, NewConnections};
 use super::units::{Size, Span};
 
 /// Named things, in the order of their names.
@@ -29,6 +30,9 @@ pub struct Config {
     /// The kernel path.
     #[serde(default)]
     pub fast_path: FastPath,
+    /// Who may connect, to whatever virtual cluster.
+    #[serde(default)]
+    pub admission: Admission,
     /// Where operators look and steer.
     #[serde(default)]
     pub admin: Admin,
@@ -279,25 +283,6 @@ impl Default for Limits {
             drain: Span::secs(30),
         }
     }
-}
-
-/// The kernel path.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct FastPath {
-    /// `off`: no kernel program at all; `auto`: what the host can, the rest in the daemon.
-    pub mode: FastPathMode,
-}
-
-/// How much of the kernel path to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum FastPathMode {
-    /// No kernel program at all.
-    Off,
-    /// What the host can, the rest in the daemon.
-    #[default]
-    Auto,
 }
 
 /// Where operators look and steer.

@@ -186,7 +186,7 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         deserialize_u64 visit_u64 u64;
     }
 
-    /// For values with a parser of their own that take text or a number.
+    /// For values with a parser of their own that take text, a number or a list.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Finding> {
         let result = match self.node {
             Node::Text(raw) => visitor.visit_string(self.expand(raw)?),
@@ -195,14 +195,18 @@ impl<'de> Deserializer<'de> for Reader<'de> {
                 (_, Ok(number)) => visitor.visit_i64(number),
                 _ => return Err(self.fail(format!("{} is out of range", self.shown()))),
             },
-            _ => {
+            other => {
                 struct Wanted<'v, V>(&'v V);
                 impl<'de, V: Visitor<'de>> std::fmt::Display for Wanted<'_, V> {
                     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                         self.0.expecting(f)
                     }
                 }
-                return Err(self.expected(&Wanted(&visitor).to_string()));
+                let wanted = Wanted(&visitor).to_string();
+                let Node::List(items) = other else { return Err(self.expected(&wanted)) };
+                let items = Items { items: items.iter().enumerate(), path: &self.path, environment: self.environment };
+                // What is wrong with an item has the item's path; a visitor that takes no list has none to give.
+                return visitor.visit_seq(items).map_err(|e| if e.path.is_some() { e } else { self.expected(&wanted) });
             }
         };
         result.map_err(|e| self.refine(e))

@@ -52,6 +52,9 @@ const VALUES: &str = "```
 |---|---|
 | duration | a whole number and a unit: `500ms`, `30s`, `5m`, `1h`, `2d`; at most `365d` |
 | size | bytes: `512`, `512B`, or in powers of 1024: `64KiB`, `100MiB`, `1GiB`, `1TiB` |
+| rate | a whole number a second: `100/s` |
+| address prefix | `192.0.2.0/24`, `2001:db8::/32`; an address alone is itself; no bits set behind the length |
+| prefix length | leading bits: `/24` |
 | `host:port` | `kafka-1.internal:9092`, `10.0.4.2:9092`; IPv6 in brackets: `[::1]:9092` |
 | text | what YAML would take for a number or for true and false needs quotes |
 
@@ -248,7 +251,13 @@ mod tests {
             "| `listen` | list of IP address | `[\"0.0.0.0\", \"::\"]` | live |",
             "| `ca` | text | the host's | live | PEM file with the authorities to trust. |",
             "| `limits` | [map](#virtual_clustersnamelimits) | as below | as below |",
-            "| `fast_path.mode: required` | a start that fails without the kernel path |",
+            "| `rate` | rate | required | live |",
+            "| `burst` | whole number from 1 to 1000000 | twice the rate | live |",
+            "| `per` | prefix length | `/32` | live |",
+            "| `deny` | list of address prefix | `[]` | live |",
+            "| `interfaces` | `auto`, or list of names | `auto` | live |",
+            "| `pin` | text | `/sys/fs/bpf/turnout` | restart |",
+            "| `fast_path.mirror_buffer` | memory for copied frames |",
         ] {
             assert!(page.contains(row), "{row}\n{page}");
         }

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
-use super::model::{BrokerPorts, Cluster, Config, FastPathMode, Limits, Versions, VirtualCluster};
+use super::model::{
+    Admission, BrokerPorts, Cluster, Config, FastPath, Interfaces, Limits, NewConnections, Versions, VirtualCluster,
+};
 use super::path::printable;
 use super::{Loaded, ports};
 
@@ -25,14 +27,17 @@ pub fn tree(config: &Config) -> String {
         branch(&mut out, "", &format!("cluster {name}"), &cluster_lines(config, name, cluster));
     }
     let admin = config.admin.http.map_or("off".to_owned(), |a| format!("http://{a}"));
-    let mode = match config.fast_path.mode {
-        FastPathMode::Off => "off",
-        FastPathMode::Auto => "auto",
-    };
     let workers = config.workers.map_or("one per processor".to_owned(), |n| n.to_string());
+    let FastPath { mode, interfaces, pin } = &config.fast_path;
+    let interfaces = match interfaces {
+        Interfaces::Auto => "every interface that can carry clients".to_owned(),
+        Interfaces::Named(names) => names.iter().map(|name| printable(name)).collect::<Vec<_>>().join(", "),
+    };
     let lines = [
         format!("HTTP {admin}, socket {}", printable(&config.admin.socket.display().to_string())),
-        format!("kernel path {mode}, workers {workers}"),
+        format!("kernel path {mode} on {interfaces}, pinned in {}", printable(&pin.display().to_string())),
+        admission_line(&config.admission),
+        format!("workers {workers}"),
     ];
     branch(&mut out, "", "this host", &lines.map(Line::text));
     out
@@ -127,6 +132,25 @@ fn virtual_cluster_lines(v: &VirtualCluster) -> Vec<Line> {
     lines.into_iter().map(Line::text).collect()
 }
 
+/// Lists may be long: their first prefixes and how many there are.
+fn admission_line(admission: &Admission) -> String {
+    const SHOWN: usize = 4;
+    let list = |prefixes: &[super::prefix::Cidr]| {
+        let shown: Vec<_> = prefixes.iter().take(SHOWN).map(ToString::to_string).collect();
+        let more = prefixes.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("{}{more}", shown.join(", "))
+    };
+    let Admission { deny, allow, new_connections } = admission;
+    let who = if allow.is_empty() { "everyone".to_owned() } else { list(allow) };
+    let but = if deny.is_empty() { String::new() } else { format!(" but {}", list(deny)) };
+    let rate = new_connections.map_or(String::new(), |new| {
+        let NewConnections { per, per_v6, rate, burst: _ } = new;
+        format!(", {rate} new connections for each {per} or {per_v6}, {} at once", new.burst())
+    });
+    format!("admits {who}{but}{rate}")
+}
+
 fn limits_line(limits: &Limits) -> String {
     let Limits {
         connections,
@@ -170,6 +194,7 @@ virtual_clusters:
     broker_ports: {first: 9200, count: 200, first_node_id: 1}
     advertise: kafka.example.com
     limits: {connections_per_source: 7}
+admission: {deny: [192.0.2.0/24], new_connections: {rate: 100/s}}
 ";
         load_str(text, "t.yaml", &Environment::empty()).unwrap_or_else(|e| panic!("{e}"))
     }
@@ -196,7 +221,9 @@ cluster west
 └─ no virtual cluster uses it
 this host
 ├─ HTTP http://127.0.0.1:9090, socket /run/turnout/turnout.sock
-└─ kernel path auto, workers one per processor
+├─ kernel path auto on every interface that can carry clients, pinned in /sys/fs/bpf/turnout
+├─ admits everyone but 192.0.2.0/24, 100/s new connections for each /32 or /64, 200 at once
+└─ workers one per processor
 ";
         assert_eq!(tree(&config()), drawn);
     }

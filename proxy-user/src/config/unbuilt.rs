@@ -15,15 +15,11 @@ pub(super) struct Unbuilt {
 }
 
 /// All of them.
-pub(super) const UNBUILT: [Unbuilt; 8] = [
-    Unbuilt { key: "admission", value: None, purpose: "deny lists and rates of new connections" },
+pub(super) const UNBUILT: [Unbuilt; 4] = [
     Unbuilt { key: "virtual_clusters.*.racks", value: None, purpose: "replica routing by rack" },
     Unbuilt { key: "virtual_clusters.*.branches", value: None, purpose: "copies of produce traffic" },
     Unbuilt { key: "virtual_clusters.*.taps", value: None, purpose: "records of what was read" },
-    Unbuilt { key: "fast_path.interfaces", value: None, purpose: "network interfaces of the kernel path" },
-    Unbuilt { key: "fast_path.pin", value: None, purpose: "where kernel programs and maps are pinned" },
     Unbuilt { key: "fast_path.mirror_buffer", value: None, purpose: "memory for copied frames" },
-    Unbuilt { key: "fast_path.mode", value: Some("required"), purpose: "a start that fails without the kernel path" },
 ];
 
 /// The message for a key that is planned; `None` for one that is simply unknown.

@@ -1,6 +1,6 @@
-//! Values with units: durations and sizes.
+//! Values with units: durations, sizes and rates.
 //!
-//! Both parse from the form they print, so what a message shows can be pasted back into a file.
+//! All parse from the form they print, so what a message shows can be pasted back into a file.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,15 +19,21 @@ pub struct Span(pub Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(pub u64);
 
-/// Why a text is no [`Span`] or [`Size`]: a clause that ends in a good example and never repeats the text.
+/// A whole number of events a second: `100/s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PerSecond(pub u32);
+
+/// Why a text is no value of its type: a clause that ends in a good example and never repeats the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct UnitError(&'static str);
+pub struct UnitError(pub(super) &'static str);
 
 const SPAN_EXAMPLE: &str = "not a duration; write a whole number and a unit (ms, s, m, h or d), such as `30s`";
 const SPAN_RANGE: &str = "longer than a year; write a duration of at most `365d`, such as `30s`";
 const SIZE_EXAMPLE: &str = "not a size; write a whole number of bytes or one with KiB, MiB or GiB, such as `64KiB`";
 const SIZE_DECIMAL: &str = "not a size: units are powers of 1024; write KiB, MiB or GiB, such as `64KiB`";
+const RATE_EXAMPLE: &str = "not a rate; write a whole number a second, such as `100/s`";
+const RATE_RANGE: &str = "not from `1/s` to `1000000/s`; such as `100/s`";
 const SIZE_RANGE: &str = "larger than 8388607 TiB; write a smaller size, such as `100MiB`";
 
 /// Milliseconds of each unit, largest first.
@@ -132,6 +138,76 @@ impl fmt::Display for Size {
             Some((unit, scale)) => write!(f, "{}{unit}", self.0 / scale),
             None => write!(f, "{}", self.0),
         }
+    }
+}
+
+impl PerSecond {
+    /// The highest rate a config may name: above it a bound bounds nothing.
+    pub const MAX: Self = Self(1_000_000);
+}
+
+impl FromStr for PerSecond {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let (digits, unit) = split_number(text).ok_or(UnitError(RATE_EXAMPLE))?;
+        if unit != "/s" {
+            return Err(UnitError(RATE_EXAMPLE));
+        }
+        let rate = digits.parse().map(Self).map_err(|_| UnitError(RATE_RANGE))?;
+        if (Self(1)..=Self::MAX).contains(&rate) { Ok(rate) } else { Err(UnitError(RATE_RANGE)) }
+    }
+}
+
+impl fmt::Display for PerSecond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/s", self.0)
+    }
+}
+
+impl Serialize for PerSecond {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PerSecond {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct RateVisitor;
+        impl Visitor<'_> for RateVisitor {
+            type Value = PerSecond;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a rate such as `100/s`")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<PerSecond, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            fn visit_u64<E: de::Error>(self, _: u64) -> Result<PerSecond, E> {
+                Err(E::custom(RATE_EXAMPLE))
+            }
+
+            fn visit_i64<E: de::Error>(self, _: i64) -> Result<PerSecond, E> {
+                Err(E::custom(RATE_EXAMPLE))
+            }
+        }
+        deserializer.deserialize_any(RateVisitor)
+    }
+}
+
+impl JsonSchema for PerSecond {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Rate".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "title": "rate", "type": "string", "pattern": "^[0-9]+/s$" })
     }
 }
 
@@ -280,6 +356,11 @@ mod tests {
         }
         assert!("99999999999999999999".parse::<Size>().is_err());
         assert!("8388608TiB".parse::<Size>().is_err());
+        for text in ["", "/s", "100", "100/m", "100 /s", "-1/s", "0/s", "1000001/s", "99999999999999999999/s"] {
+            let message = text.parse::<PerSecond>().expect_err(text).to_string();
+            assert!(message.contains("`100/s`"), "{text}: {message}");
+        }
+        assert_eq!("1000000/s".parse::<PerSecond>().unwrap().to_string(), "1000000/s");
     }
 
     proptest! {
@@ -299,6 +380,7 @@ mod tests {
         fn no_text_panics(text in ".*") {
             let _ = text.parse::<Span>();
             let _ = text.parse::<Size>();
+            let _ = text.parse::<PerSecond>();
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct Outcome {
 pub(super) fn validate(config: &Config, root: &Node) -> Outcome {
     let mut check = Check { root, outcome: Outcome::default() };
     // Destructured so that a new key can't be forgotten here.
-    let Config { clusters, virtual_clusters, fast_path: FastPath { mode: _ }, admin, log, workers, watch: _ } = config;
+    let Config { clusters, virtual_clusters, fast_path, admission, admin, log, workers, watch: _ } = config;
     let top = KeyPath::root();
     for (key, is_empty) in [("clusters", clusters.is_empty()), ("virtual_clusters", virtual_clusters.is_empty())] {
         if is_empty {
@@ -42,6 +42,8 @@ pub(super) fn validate(config: &Config, root: &Node) -> Outcome {
         check.name(&top.key("virtual_clusters"), name);
         check.virtual_cluster(&top.key("virtual_clusters").key(name), virtual_cluster, clusters);
     }
+    check.fast_path(&top.key("fast_path"), fast_path);
+    check.admission(&top.key("admission"), admission);
     check.admin(&top.key("admin"), admin);
     if let Err(why) = validate_log::check(&log.level) {
         let path = top.key("log").key("level");
@@ -58,17 +60,17 @@ pub(super) fn validate(config: &Config, root: &Node) -> Outcome {
     check.outcome
 }
 
-struct Check<'a> {
-    root: &'a Node,
+pub(super) struct Check<'a> {
+    pub(super) root: &'a Node,
     outcome: Outcome,
 }
 
 impl Check<'_> {
-    fn error(&mut self, path: &KeyPath, message: impl Into<String>) {
+    pub(super) fn error(&mut self, path: &KeyPath, message: impl Into<String>) {
         self.outcome.errors.push(Finding::at(path, message));
     }
 
-    fn warn(&mut self, path: &KeyPath, message: impl Into<String>) {
+    pub(super) fn warn(&mut self, path: &KeyPath, message: impl Into<String>) {
         self.outcome.warnings.push(Finding::at(path, message));
     }
 

@@ -214,12 +214,60 @@ fn the_daemon_s_own_settings_make_sense() {
 }
 
 #[test]
+fn prefixes_are_written_as_they_count() {
+    let deny = |list: &str| top(&format!("admission: {{deny: [{list}]}}"));
+    one_problem(&deny("192.0.2.7/24"), "admission.deny[0]", "behind its length; write `192.0.2.0/24`");
+    one_problem(&deny("'2001:db8::1/32'"), "admission.deny[0]", "write `2001:db8::/32`");
+    one_problem(&deny("10.0.0.0/8, 10.0.0.0/8"), "admission.deny[1]", "twice");
+    one_problem(&deny("'::ffff:10.0.0.0/104'"), "admission.deny[0]", "write it as IPv4");
+    one_problem(&deny("10.0.0.0/33"), "admission.deny[0]", "above the address's 32 or 128 bits");
+    one_problem(&deny("example.com"), "admission.deny[0]", "not an address prefix");
+    assert_eq!(problems(&deny("10.0.0.0/8, 192.0.2.7, '::/0', '2001:db8::1'")), []);
+    let secret = problems(&deny("'${ADDRESS:-10.0.0.1/8}'"));
+    assert!(secret.len() == 1 && !secret[0].message.contains("10.0"), "{secret:?}");
+    let many: Vec<_> =
+        (0..=super::super::validate_admission::MAX_PREFIXES).map(|n| format!("10.{}.{}.1", n / 256, n % 256)).collect();
+    one_problem(&deny(&many.join(", ")), "admission.deny", "have room for 16384");
+}
+
+#[test]
+fn a_rate_bounds_something() {
+    let new = |keys: &str| top(&format!("admission: {{new_connections: {{{keys}}}}}"));
+    let key = "admission.new_connections";
+    one_problem(&new("per: /24"), key, "`rate` is missing");
+    one_problem(&new("rate: 100"), &format!("{key}.rate"), "such as `100/s`");
+    one_problem(&new("rate: 100/m"), &format!("{key}.rate"), "`100/m` is refused: not a rate");
+    one_problem(&new("rate: 0/s"), &format!("{key}.rate"), "from `1/s`");
+    one_problem(&new("rate: 1/s, burst: 0"), &format!("{key}.burst"), "from 1 to 1000000");
+    one_problem(&new("rate: 1/s, per: /33"), &format!("{key}.per"), "from `/1` to `/32`");
+    one_problem(&new("rate: 1/s, per: /0"), &format!("{key}.per"), "from `/1` to `/32`");
+    one_problem(&new("rate: 1/s, per_v6: 64"), &format!("{key}.per_v6"), "such as `/24`");
+    assert_eq!(problems(&new("rate: 1/s, per: /1, per_v6: /128, burst: 1")), []);
+}
+
+#[test]
+fn interfaces_are_auto_or_names_and_the_pin_is_a_path() {
+    let fast = |keys: &str| top(&format!("fast_path: {{{keys}}}"));
+    let key = "fast_path.interfaces";
+    one_problem(&fast("interfaces: eth0"), key, "write names as a list, such as `[eth0]`");
+    one_problem(&fast("interfaces: {a: b}"), key, "expected `auto`, or a list");
+    one_problem(&fast("interfaces: []"), key, "at least one");
+    one_problem(&fast("interfaces: [eth0, eth0]"), &format!("{key}[1]"), "twice");
+    one_problem(&fast("interfaces: [an-interface-too-long]"), &format!("{key}[0]"), "no name of an interface");
+    one_problem(&fast("interfaces: [1]"), &format!("{key}[0]"), "put it in quotes");
+    one_problem(&fast("pin: sys/fs/bpf"), "fast_path.pin", "absolute path");
+    assert_eq!(problems(&fast("mode: required, interfaces: [eth0, 'wan.5@x'], pin: /sys/fs/bpf/t")), []);
+    assert_eq!(problems(&fast("interfaces: auto")), []);
+}
+
+#[test]
 fn doubtful_things_are_warned_of_and_allowed() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("t.yaml");
     let clusters = "    sasl: {mechanism: PLAIN, username: u, password: p}\n  west: {bootstrap: ['127.0.0.1:9203']}";
     let orders = format!("{ORDERS}\n    limits: {{idle: 11m, connections: 5, connections_per_source: 6}}");
-    std::fs::write(&file, text(clusters, &orders, "")).expect("written");
+    let top = "admission: {deny: [10.0.0.0/8, 192.0.2.0/24], allow: ['::/0', 10.1.0.0/16]}";
+    std::fs::write(&file, text(clusters, &orders, top)).expect("written");
     let loaded = crate::config::load(&file).unwrap_or_else(|e| panic!("{e}"));
     let warnings: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -232,6 +280,7 @@ fn doubtful_things_are_warned_of_and_allowed() {
             "12:14: virtual_clusters.orders.limits.idle: longer than the 10m after which brokers close by default",
             "12:41: virtual_clusters.orders.limits.connections_per_source: larger than `connections`, so it bounds \
              nothing",
+            "18:63: admission.allow[1]: never let in: `10.0.0.0/8` is denied",
         ]
     );
 }

@@ -132,6 +132,9 @@ pub enum CloseReason {
         /// Requests without an answer.
         in_flight: usize,
     },
+    /// A reload denies its source.
+    #[error("its address is denied since the last reload (admission.deny)")]
+    Denied,
     /// The daemon was told a second time to end.
     #[error("stopped")]
     Stopped,
@@ -165,6 +168,7 @@ impl CloseReason {
             Self::Stalled => "stalled",
             Self::BrokerStalled => "broker_stalled",
             Self::Drained | Self::DrainTimeout { .. } => "drained",
+            Self::Denied => "denied",
             Self::Stopped => "stopped",
         }
     }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -196,9 +197,12 @@ impl Connection {
     /// Serves to the end. Hands back the client's socket where it must be closed with care.
     async fn run(mut self: Box<Self>) -> Option<(TcpStream, Arc<ConnectionRecord>)> {
         let mut phases = self.phases.clone();
+        let record = Arc::clone(&self.record);
+        let mut denied = pin!(record.denied());
         let reason = loop {
             tokio::select! {
                 biased;
+                () = &mut denied => break CloseReason::Denied,
                 reason = poll_fn(|cx| self.poll(cx)) => break reason,
                 changed = phases.changed() => {
                     if changed.is_err() {
@@ -593,6 +597,11 @@ impl Connection {
         shared.closed(reason, peer, target, dialled.as_ref(), session.oldest());
         if matches!(reason, CloseReason::BrokerClosed { .. } | CloseReason::BrokerError(_)) {
             shared.cluster().poke();
+        }
+        if matches!(reason, CloseReason::Denied) {
+            // Nothing more is to pass, and where the kernel drops its packets no FIN is ever acknowledged.
+            let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
+            return None;
         }
         (!client_dead && !client_eof).then_some((client, record))
     }

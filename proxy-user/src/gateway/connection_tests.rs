@@ -45,13 +45,7 @@ impl Served {
         cluster.stop().await;
         let metrics = Metrics::default();
         let orders = config.virtual_clusters.remove("orders").unwrap();
-        let shared = Arc::new(Shared::new(
-            "orders",
-            orders,
-            cluster,
-            metrics.virtual_cluster("orders"),
-            metrics.gateway().clone(),
-        ));
+        let shared = Arc::new(Shared::new("orders", orders, cluster, metrics.virtual_cluster("orders")));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let local = listener.local_addr().unwrap();
         let (client, accepted) = tokio::join!(TcpStream::connect(local), listener.accept());

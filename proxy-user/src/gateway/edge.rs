@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
 
 use proxy_common::admission::{Prefix, Rate};
 use serde::Serialize;
@@ -161,4 +163,28 @@ pub trait Edge: Send + Sync + 'static {
 
     /// Lets go of the pins so that another process may take them over (a planned hand-over); maps and links stay.
     fn release(&self);
+
+    /// Another descriptor of the lock that says whose the pins are, for a successor. While both have it, only one may
+    /// change anything; the gateway sees to that. Edges without pins have none.
+    fn lock(&self) -> Option<OwnedFd> {
+        None
+    }
+
+    /// Takes everything off the host: links, pins, programs. What is called afterwards has no effect.
+    ///
+    /// # Errors
+    /// Something could not be removed; the rest was.
+    fn detach(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
+}
+
+/// Where an edge comes from.
+pub trait EdgeSource: Send + Sync + 'static {
+    /// Loads the programs, or takes over those that are pinned under `pin`. Nothing is admitted, refused or steered
+    /// otherwise than before until the tables are set. `lock`: what a predecessor handed over.
+    ///
+    /// # Errors
+    /// Why this host can't have it, in a sentence for an operator.
+    fn open(&self, pin: &Path, lock: Option<OwnedFd>) -> anyhow::Result<Arc<dyn Edge>>;
 }

@@ -1,22 +1,18 @@
-//! The ports of a virtual cluster: which must be open, the sockets behind them, and who may come in.
+//! The ports of a virtual cluster: which must be open, and the sockets behind them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tracing::{debug, warn};
 
+use super::gate::Gate;
 use super::mapping::port_of;
-use super::registry::{Refusal, role_name};
-use super::shared::{Phase, Shared};
-use super::workers::{Handover, Workers};
+use super::steering::Steering;
 use crate::config::VirtualCluster;
 use crate::kafka::ids::NodeId;
 use crate::upstream::Target;
@@ -24,12 +20,6 @@ use crate::upstream::topology::Topology;
 
 /// Connections the kernel may hold for us before we accept them.
 const BACKLOG: i32 = 4096;
-
-/// How long accepting pauses when the process has no file descriptor left.
-const EXHAUSTED_PAUSE: Duration = Duration::from_millis(250);
-
-/// Between two accepts when one failed, so that an error that stays does not take a whole core.
-const ERROR_PAUSE: Duration = Duration::from_millis(1);
 
 /// The ports that must be open: bootstrap, and one for each broker known, on every listen address.
 #[must_use]
@@ -46,6 +36,14 @@ pub(crate) fn plan(config: &VirtualCluster, topology: &Topology) -> BTreeMap<Soc
     plan
 }
 
+/// Every port of the range, on every listen address: those without a broker are refused, never a stranger's.
+pub(crate) fn range(config: &VirtualCluster) -> impl Iterator<Item = SocketAddr> + '_ {
+    let first = u32::from(config.broker_ports.first);
+    let ports = first..first + u32::from(config.broker_ports.count);
+    let ports = ports.filter_map(|port| u16::try_from(port).ok());
+    ports.flat_map(|port| config.listen.iter().map(move |&ip| SocketAddr::new(ip, port)))
+}
+
 /// Brokers that have no port: their node id is outside the range.
 #[must_use]
 pub(crate) fn unreachable(config: &VirtualCluster, topology: &Topology) -> BTreeSet<NodeId> {
@@ -55,10 +53,18 @@ pub(crate) fn unreachable(config: &VirtualCluster, topology: &Topology) -> BTree
 
 /// Opens a port. IPv6 sockets take IPv6 only, so that both families can be listed.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
-    bind_with(address, false)
+    let socket = bound(address, false)?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
 }
 
-fn bind_with(address: SocketAddr, reuse_port: bool) -> io::Result<std::net::TcpListener> {
+/// Whether a port could be opened: nobody else listens there. The kernel asks its steering program before it looks for
+/// sockets, so a port that another service has must never come into its table.
+pub(crate) fn probe(address: SocketAddr) -> io::Result<()> {
+    bound(address, false).map(drop)
+}
+
+fn bound(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if reuse_port {
@@ -68,8 +74,7 @@ fn bind_with(address: SocketAddr, reuse_port: bool) -> io::Result<std::net::TcpL
         socket.set_only_v6(true)?;
     }
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 /// The same while sockets of our own hold the port on addresses that collide (`0.0.0.0` and one of the host's), so
@@ -78,45 +83,24 @@ fn bind_with(address: SocketAddr, reuse_port: bool) -> io::Result<std::net::TcpL
 pub(crate) fn bind_beside(address: SocketAddr, ours: &[Arc<TcpListener>]) -> io::Result<std::net::TcpListener> {
     let share = |yes| ours.iter().try_for_each(|socket| SockRef::from(&**socket).set_reuse_port(yes));
     share(true)?;
-    let bound = bind_with(address, true).and_then(|socket| {
-        SockRef::from(&socket).set_reuse_port(false)?;
-        Ok(socket)
+    let opened = bound(address, true).and_then(|socket| {
+        socket.listen(BACKLOG)?;
+        socket.set_reuse_port(false)?;
+        Ok(socket.into())
     });
     share(false)?;
-    bound
+    opened
 }
 
 /// This host has no such address family: `::` in the default list must not keep an IPv4 host from starting.
 pub(crate) fn family_is_absent(address: SocketAddr, error: &io::Error) -> bool {
-    let absent = [libc::EAFNOSUPPORT, libc::EADDRNOTAVAIL, libc::EPROTONOSUPPORT];
-    matches!(address.ip(), IpAddr::V6(ip) if ip.is_unspecified())
-        && error.raw_os_error().is_some_and(|code| absent.contains(&code))
+    matches!(address.ip(), IpAddr::V6(ip) if ip.is_unspecified()) && is_absent(error)
 }
 
-/// Whom connections of one port listen to. Replaced when the port's broker moves, so that only they are drained.
-struct Gate(Mutex<watch::Sender<Phase>>);
-
-impl Gate {
-    fn new() -> Self {
-        Self(Mutex::new(watch::Sender::new(Phase::Serve)))
-    }
-
-    fn subscribe(&self) -> watch::Receiver<Phase> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).subscribe()
-    }
-
-    fn tell(&self, phase: Phase) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).send_replace(phase);
-    }
-
-    /// Drains those connected now; those who come later are served.
-    fn turn_over(&self, until: Instant) {
-        let mut sender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *sender, watch::Sender::new(Phase::Serve));
-        old.send_replace(Phase::Drain { until });
-        // Connections take a vanished sender for the end of everything: it lives as long as they do.
-        tokio::spawn(async move { old.closed().await });
-    }
+/// The error of a host without IPv6.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    let absent = [libc::EAFNOSUPPORT, libc::EADDRNOTAVAIL, libc::EPROTONOSUPPORT];
+    error.raw_os_error().is_some_and(|code| absent.contains(&code))
 }
 
 /// Another handle of an open port: both take from one queue, and it stays open until both are closed.
@@ -124,31 +108,17 @@ pub(crate) fn duplicate(socket: &TcpListener) -> io::Result<std::net::TcpListene
     Ok(socket.as_fd().try_clone_to_owned()?.into())
 }
 
-/// An open port.
-pub(crate) struct Listener {
-    target: Target,
+/// A socket that connections are taken from. Dropping it ends that, and closes this handle of it.
+pub(crate) struct Accepting {
     socket: Arc<TcpListener>,
     task: JoinHandle<()>,
-    gate: Arc<Gate>,
 }
 
-impl Listener {
+impl Accepting {
     /// Starts accepting.
-    pub(crate) fn start(
-        socket: std::net::TcpListener,
-        target: Target,
-        shared: Arc<Shared>,
-        workers: Arc<Workers>,
-    ) -> io::Result<Self> {
-        let socket = Arc::new(TcpListener::from_std(socket)?);
-        let gate = Arc::new(Gate::new());
-        let task = tokio::spawn(accept(Arc::clone(&socket), target, shared, workers, Arc::clone(&gate)));
-        Ok(Self { target, socket, task, gate })
-    }
-
-    /// Where connections of this port lead.
-    pub(crate) fn target(&self) -> Target {
-        self.target
+    pub(crate) fn start(socket: Arc<TcpListener>, steering: &Arc<Steering>) -> Self {
+        let task = steering.serve(Arc::clone(&socket));
+        Self { socket, task }
     }
 
     /// The socket, to be handed on while the port stays open.
@@ -156,114 +126,24 @@ impl Listener {
         &self.socket
     }
 
-    /// Leads elsewhere from now on; those connected are drained. The port is not closed in between.
-    pub(crate) async fn lead_to(&mut self, target: Target, until: Instant, shared: Arc<Shared>, workers: Arc<Workers>) {
+    /// Closes it. It is closed when this returns, unless others have a handle of it.
+    pub(crate) async fn close(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;
-        self.gate.turn_over(until);
-        self.target = target;
-        self.task = tokio::spawn(accept(Arc::clone(&self.socket), target, shared, workers, Arc::clone(&self.gate)));
-    }
-
-    /// Drains those connected now; the port stays open.
-    pub(crate) fn turn_over(&self, until: Instant) {
-        self.gate.turn_over(until);
-    }
-
-    /// Has those connected look at their timeouts again, which a reload may have changed.
-    pub(crate) fn nudge(&self) {
-        self.gate.tell(Phase::Serve);
-    }
-
-    /// Closes the port and tells those connected. It is closed when this returns.
-    pub(crate) async fn close(self, phase: Phase) {
-        let Self { task, gate, socket, target: _ } = self;
-        task.abort();
-        let _ = task.await;
-        drop(socket);
-        match phase {
-            Phase::Drain { until } => gate.turn_over(until),
-            Phase::Serve | Phase::Stop => gate.tell(Phase::Stop),
-        }
     }
 }
 
-async fn accept(socket: Arc<TcpListener>, target: Target, shared: Arc<Shared>, workers: Arc<Workers>, gate: Arc<Gate>) {
-    loop {
-        match socket.accept().await {
-            Ok((stream, peer)) => {
-                if let Err(error) = admit(stream, peer, target, &shared, &workers, &gate) {
-                    debug!(virtual_cluster = shared.name, %peer, "a connection ended before it was served: {error}");
-                }
-            }
-            Err(error) if is_exhausted(&error) => {
-                shared.gateway_metrics.accept_pauses.inc();
-                if let Some(suppressed) = shared.may_log("exhausted") {
-                    warn!(
-                        virtual_cluster = shared.name,
-                        suppressed,
-                        "accepting pauses, open connections go on: {error}; raise the open-file limit (LimitNOFILE= in \
-                         the unit, ulimit -n) above twice limits.connections"
-                    );
-                }
-                tokio::time::sleep(EXHAUSTED_PAUSE).await;
-            }
-            // The client gave up before we came to it (accept(2): treat like EAGAIN).
-            Err(error) => {
-                debug!(virtual_cluster = shared.name, "accept: {error}");
-                tokio::time::sleep(ERROR_PAUSE).await;
-            }
-        }
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }
 
-fn admit(
-    stream: tokio::net::TcpStream,
-    peer: SocketAddr,
-    target: Target,
-    shared: &Arc<Shared>,
-    workers: &Workers,
-    gate: &Gate,
-) -> io::Result<()> {
-    shared.metrics.accepted.inc();
-    let config = shared.config();
-    let limits = &config.limits;
-    let record = match shared.registry.admit(peer, target, limits.connections, limits.connections_per_source) {
-        Ok(record) => record,
-        Err(refusal) => {
-            shared.metrics.refused.count(refusal.label());
-            shared.metrics.limit_hits.hit(refusal.limit());
-            if let Some(suppressed) = shared.may_log(refusal.label()) {
-                let knob = match refusal {
-                    Refusal::Connections => u64::from(limits.connections),
-                    Refusal::ConnectionsPerSource => u64::from(limits.connections_per_source.unwrap_or_default()),
-                };
-                warn!(
-                    virtual_cluster = shared.name, %peer, role = role_name(target), suppressed,
-                    "connection refused: {knob} are open already (limits.{})", refusal.label()
-                );
-            }
-            return Ok(());
-        }
-    };
-    let local = stream.local_addr()?;
-    stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
-    SockRef::from(&stream).set_tcp_keepalive(&keepalive.with_retries(4))?;
-    let client = stream.into_std()?;
-    workers.serve(Handover {
-        client,
-        peer,
-        local,
-        target,
-        shared: Arc::clone(shared),
-        phase: gate.subscribe(),
-        record,
-    });
-    Ok(())
-}
-
-/// Out of file descriptors or socket memory: nothing is wrong with the listener.
-fn is_exhausted(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+/// An open port, however connections come in by it.
+pub(crate) struct Listener {
+    /// Where connections of this port lead.
+    pub(crate) target: Target,
+    pub(crate) gate: Arc<Gate>,
+    /// Its own socket; `None`: the kernel steers it to the shared ones.
+    pub(crate) socket: Option<Accepting>,
 }

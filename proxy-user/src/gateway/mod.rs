@@ -2,60 +2,89 @@
 //!
 //! ```text
 //!  Gateway ── per virtual cluster ── Keeper (ports in step with config and brokers)
-//!     │                                └── Listener ──► Workers ──► connection::serve
-//!     └────── per cluster ── upstream::Cluster (topology)              │ Session (pure), two Lanes
+//!     │                                └── Steering (routes, shared sockets, Edge) ─► Door ─► Workers ─► connection::serve
+//!     ├────── EdgeControl (the kernel's programs, admission)                                    │ Session (pure), two Lanes
+//!     └────── per cluster ── upstream::Cluster (topology)
 //! ```
 
+mod admission;
 mod clock;
 mod close;
 mod connection;
 #[cfg(test)]
 mod connection_tests;
+mod door;
 pub mod edge;
+mod edge_control;
+#[cfg(test)]
+mod edge_tests;
+#[cfg(test)]
+mod fake_edge;
+mod gate;
 mod gauges;
+mod keeper;
 mod lane;
 mod listeners;
 mod mapping;
+pub mod parcel;
+#[cfg(test)]
+mod parcel_tests;
 mod pool;
 mod ports;
+mod read_models;
+mod recent;
 mod registry;
 #[cfg(test)]
 mod reload_tests;
+mod routes;
 mod session;
 #[cfg(test)]
 mod session_tests;
 mod shared;
+mod slots;
 pub mod status;
+mod steering;
 mod virtual_cluster;
 mod workers;
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use arc_swap::ArcSwap;
+use futures_util::future::join_all;
 use tracing::info;
 
 pub use close::CloseReason;
 
+use self::admission::Admission;
+use self::door::Door;
+use self::edge::EdgeSource;
+use self::edge_control::EdgeControl;
+use self::parcel::KnownCluster;
 use self::shared::{Phase, Shared};
-use self::status::{BrokerStatus, ClusterStatus, ConnectionStatus, Readiness, Status};
+use self::steering::{Inherited, Steering};
 use self::virtual_cluster::VirtualCluster;
 use self::workers::Workers;
-use crate::config::{self, Config};
-use crate::metrics::{ClusterState, Metrics};
-use crate::upstream::topology::{Reach, Topology};
-use crate::upstream::{self};
+use crate::config::{Config, FastPathMode};
+use crate::metrics::Metrics;
+use crate::upstream;
 
 /// A drain's patience ends this long after the connections' own, so that they can end by themselves.
 const DRAIN_MARGIN: Duration = Duration::from_secs(2);
+
+/// How often the kernel's side is looked after.
+const UPKEEP: Duration = Duration::from_secs(1);
 
 /// The running gateway.
 pub struct Gateway {
     metrics: Metrics,
     workers: Arc<Workers>,
+    edge: Arc<EdgeControl>,
+    upkeep: tokio::task::JoinHandle<()>,
     /// What runs now; replaced whole by a reload.
     running: ArcSwap<Running>,
     /// One reload at a time.
@@ -65,6 +94,8 @@ pub struct Gateway {
     generation: AtomicU64,
     last_reload_error: Mutex<Option<String>>,
     draining: AtomicBool,
+    /// A successor has the sockets and the kernel's tables.
+    given: AtomicBool,
 }
 
 #[derive(Clone, Default)]
@@ -84,14 +115,40 @@ impl Running {
 }
 
 impl Gateway {
-    /// Opens every port of the config and begins to serve. Clusters that can't be reached heal by themselves.
+    /// Opens every port of the config and begins to serve. Clusters that can't be reached heal by themselves. `edges`:
+    /// where the kernel's programs come from, if this process may have them.
     ///
     /// # Errors
-    /// A port can't be opened.
-    pub async fn start(config: Config, config_path: String, metrics: Metrics) -> anyhow::Result<Self> {
+    /// A port can't be opened, or the config requires kernel programs that this host can't run.
+    pub async fn start(
+        config: Config,
+        config_path: String,
+        metrics: Metrics,
+        edges: Option<Arc<dyn EdgeSource>>,
+    ) -> anyhow::Result<Self> {
+        Self::start_with(config, config_path, metrics, edges, None, BTreeMap::new()).await
+    }
+
+    async fn start_with(
+        config: Config,
+        config_path: String,
+        metrics: Metrics,
+        edges: Option<Arc<dyn EdgeSource>>,
+        inherited: Option<(Inherited, Option<OwnedFd>)>,
+        clusters: BTreeMap<String, KnownCluster>,
+    ) -> anyhow::Result<Self> {
+        let workers = Arc::new(Workers::start(worker_count(&config))?);
+        let admission = Arc::new(Admission::default());
+        let door = Arc::new(Door::new(Arc::clone(&workers), Arc::clone(&admission), metrics.gateway().clone()));
+        let (inherited, lock) = inherited.map_or((None, None), |(inherited, lock)| (Some(inherited), lock));
+        let steering = Steering::new(door, inherited)?;
+        let edge = Arc::new(EdgeControl::new(edges, steering, admission, lock));
+        let upkeep = tokio::spawn(look_after(Arc::clone(&edge)));
         let gateway = Self {
             metrics,
-            workers: Arc::new(Workers::start(worker_count(&config))?),
+            workers,
+            edge,
+            upkeep,
             running: ArcSwap::default(),
             reload: tokio::sync::Mutex::default(),
             started: Instant::now(),
@@ -99,8 +156,9 @@ impl Gateway {
             generation: AtomicU64::new(0),
             last_reload_error: Mutex::default(),
             draining: AtomicBool::new(false),
+            given: AtomicBool::new(false),
         };
-        gateway.apply(config).await?;
+        gateway.apply_knowing(config, clusters).await?;
         Ok(gateway)
     }
 
@@ -116,9 +174,16 @@ impl Gateway {
     /// # Errors
     /// A port that the new config needs can't be opened; nothing has changed then. Refused while draining.
     pub async fn apply(&self, config: Config) -> anyhow::Result<()> {
+        self.apply_knowing(config, BTreeMap::new()).await
+    }
+
+    async fn apply_knowing(&self, config: Config, mut known: BTreeMap<String, KnownCluster>) -> anyhow::Result<()> {
         let _one_at_a_time = self.reload.lock().await;
         if self.draining.load(Relaxed) {
             bail!("a drain is under way");
+        }
+        if self.given.load(Relaxed) {
+            bail!("a successor has taken over; ask it");
         }
         for (name, wanted) in &config.virtual_clusters {
             if !config.clusters.contains_key(&wanted.cluster) {
@@ -126,9 +191,10 @@ impl Gateway {
             }
         }
         let old = self.running.load_full();
-        let mut bound = ports::bind_ahead(&old, &config)?;
-
-        self.workers.resize(worker_count(&config))?;
+        let was_steering = self.edge.steering.steers().is_ok();
+        let (prepared, mut bound) = self.prepare(&old, &config)?;
+        let reroute = was_steering != prepared.steers();
+        let hold = self.edge.steering.hold();
 
         let mut clusters = BTreeMap::new();
         for (name, wanted) in &config.clusters {
@@ -142,6 +208,9 @@ impl Gateway {
                 }
                 None => upstream::Cluster::spawn(name, wanted.clone()),
             };
+            if let Some(known) = known.remove(name) {
+                known.tell(&cluster);
+            }
             clusters.insert(name.clone(), cluster);
         }
 
@@ -161,20 +230,24 @@ impl Gateway {
             let mine = bound.remove(name).unwrap_or_default();
             let running = match old.virtual_clusters.get(name) {
                 Some(running) if is_kept(&old, &config, name) => {
-                    if **running.shared.config() != *wanted {
+                    if reroute || **running.shared.config() != *wanted {
                         running.reconfigure(wanted.clone(), mine).await;
                     }
                     Arc::clone(running)
                 }
                 _ => {
                     let metrics = self.metrics.virtual_cluster(name);
-                    let gateway = self.metrics.gateway().clone();
-                    let shared = Shared::new(name, wanted.clone(), cluster.clone(), metrics, gateway);
-                    Arc::new(VirtualCluster::start(Arc::new(shared), Arc::clone(&self.workers), mine).await)
+                    let shared = Shared::new(name, wanted.clone(), cluster.clone(), metrics);
+                    let steering = Arc::clone(&self.edge.steering);
+                    Arc::new(VirtualCluster::start(Arc::new(shared), steering, mine).await)
                 }
             };
             virtual_clusters.insert(name.clone(), running);
         }
+
+        drop(hold);
+        self.edge.finish(&prepared);
+        self.edge.steering.retain_slots(|name| virtual_clusters.contains_key(name));
 
         for (name, cluster) in &old.clusters {
             if !clusters.contains_key(name) {
@@ -187,7 +260,48 @@ impl Gateway {
         let generation = self.generation.fetch_add(1, Relaxed) + 1;
         self.metrics.gateway().config_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
         self.set_reload_error(None);
+        self.end_denied();
         Ok(())
+    }
+
+    /// All of a config that may fail, done before anything changes.
+    fn prepare(
+        &self,
+        old: &Running,
+        config: &Config,
+    ) -> anyhow::Result<(edge_control::Prepared, BTreeMap<String, keeper::Bound>)> {
+        let workers = worker_count(config);
+        let mut prepared = self.edge.prepare(old.config.as_deref(), config)?;
+        loop {
+            let done = ports::bind_ahead(old, config, prepared.steers(), &self.edge.steering)
+                .and_then(|bound| self.workers.resize(workers).map(|()| bound));
+            let bound = match done {
+                Ok(bound) => bound,
+                Err(error) => {
+                    self.edge.undo(prepared, old.config.as_deref());
+                    return Err(error);
+                }
+            };
+            match self.edge.commit(&prepared, workers) {
+                Ok(()) => return Ok((prepared, bound)),
+                Err(error) if config.fast_path.mode == FastPathMode::Required => {
+                    self.edge.undo(prepared, old.config.as_deref());
+                    return Err(error.context("fast_path.mode is required"));
+                }
+                // Without an edge nothing is left to fail, so this comes round once.
+                Err(error) => prepared = self.edge.go_without(prepared, &error),
+            }
+        }
+    }
+
+    /// Ends the connections that are open from denied sources.
+    fn end_denied(&self) {
+        for shared in self.running.load().all() {
+            let ended = shared.registry.end_denied(|address| self.edge.admission.denies(address));
+            if ended > 0 {
+                info!(virtual_cluster = shared.name, "{ended} connections are from denied addresses and end");
+            }
+        }
     }
 
     /// Remembers why a reload was refused, for `status`.
@@ -202,12 +316,13 @@ impl Gateway {
         self.metrics.gateway().draining.set(1);
         let _no_reload = self.reload.lock().await;
         let running = self.running.load_full();
-        let mut longest = Duration::ZERO;
-        for running in running.virtual_clusters.values() {
+        let drains = running.virtual_clusters.values().map(|running| {
             let patience = running.shared.config().limits.drain.0;
-            longest = longest.max(patience);
-            running.close(Phase::Drain { until: Instant::now() + patience }).await;
-        }
+            running.close(Phase::Drain { until: Instant::now() + patience })
+        });
+        join_all(drains).await;
+        let patience = running.virtual_clusters.values().map(|running| running.shared.config().limits.drain.0);
+        let longest = patience.max().unwrap_or_default();
         let all_gone = async {
             for shared in running.all() {
                 shared.registry.emptied().await;
@@ -221,95 +336,22 @@ impl Gateway {
     pub fn open_connections(&self) -> usize {
         self.running.load().all().map(|shared| shared.registry.len()).sum()
     }
+}
 
-    /// For operators.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        let running = self.running.load_full();
-        let fast_path = running.config.as_ref().map_or(config::FastPathMode::Auto, |config| config.fast_path.mode);
-        Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            uptime_seconds: self.started.elapsed().as_secs(),
-            config: self.config_path.clone(),
-            config_generation: self.generation.load(Relaxed),
-            last_reload_error: self.last_reload_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            draining: self.draining.load(Relaxed),
-            fast_path: match fast_path {
-                config::FastPathMode::Off => "off: set so in the config",
-                config::FastPathMode::Auto => "off: this version serves every connection in the daemon",
-            }
-            .to_owned(),
-            clusters: running.clusters.iter().map(|(n, c)| (n.clone(), cluster_status(&c.topology()))).collect(),
-            virtual_clusters: running.virtual_clusters.iter().map(|(n, v)| (n.clone(), v.status())).collect(),
-        }
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.upkeep.abort();
+        self.edge.steering.abort();
     }
+}
 
-    /// Every open connection.
-    #[must_use]
-    pub fn connections(&self) -> Vec<ConnectionStatus> {
-        let running = self.running.load_full();
-        running.all().flat_map(|shared| shared.registry.status(&shared.name)).collect()
-    }
-
-    /// Whether traffic may be sent here: the config is loaded, ports are open, and each cluster was reached or is
-    /// known to be degraded.
-    #[must_use]
-    pub fn ready(&self) -> Readiness {
-        let running = self.running.load_full();
-        let mut reasons = Vec::new();
-        let mut ready = running.config.is_some();
-        if self.draining.load(Relaxed) {
-            ready = false;
-            reasons.push("a drain is under way".to_owned());
-        }
-        for (name, cluster) in &running.clusters {
-            match &cluster.topology().reach {
-                Reach::Reached => {}
-                Reach::Unknown => {
-                    ready = false;
-                    reasons.push(format!("cluster {name} has not been reached yet"));
-                }
-                Reach::Degraded(why) => reasons.push(format!("cluster {name} is degraded: {why}")),
-                Reach::Passive(why) => {
-                    reasons.push(format!("cluster {name} is known only from answers that pass: {why}"))
-                }
-            }
-        }
-        for (name, virtual_cluster) in &running.virtual_clusters {
-            let bootstrap = virtual_cluster.shared.config().bootstrap_port;
-            let open = virtual_cluster.open_ports();
-            if !open.keys().any(|address| address.port() == bootstrap) {
-                ready = false;
-                reasons.push(format!("virtual cluster {name} has no bootstrap port open"));
-            }
-            reasons.extend(virtual_cluster.status().degraded.into_iter().map(|why| format!("{name}: {why}")));
-        }
-        Readiness { ready, reasons }
-    }
-
-    /// The numbers, brought up to date.
-    #[must_use]
-    pub fn metrics(&self) -> String {
-        let running = self.running.load_full();
-        for (name, cluster) in &running.clusters {
-            let topology = cluster.topology();
-            let metrics = self.metrics.cluster(name);
-            metrics.set_state(match topology.reach {
-                Reach::Unknown => ClusterState::Unknown,
-                Reach::Reached => ClusterState::Reached,
-                Reach::Degraded(_) => ClusterState::Degraded,
-                Reach::Passive(_) => ClusterState::Passive,
-            });
-            let present = topology.brokers.values().filter(|broker| broker.absent_since.is_none()).count();
-            metrics.brokers.set(i64::try_from(present).unwrap_or(i64::MAX));
-        }
-        for virtual_cluster in running.virtual_clusters.values() {
-            let shared = &virtual_cluster.shared;
-            let outside = listeners::unreachable(&shared.config(), &shared.cluster().topology()).len();
-            shared.metrics.unreachable_brokers.set(i64::try_from(outside).unwrap_or(i64::MAX));
-        }
-        self.metrics.encode()
+/// Keeps the kernel's side up to date.
+async fn look_after(edge: Arc<EdgeControl>) {
+    let mut tick = tokio::time::interval(UPKEEP);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        edge.upkeep();
     }
 }
 
@@ -318,33 +360,6 @@ fn worker_count(config: &Config) -> usize {
         || std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         |workers| workers as usize,
     )
-}
-
-fn cluster_status(topology: &Topology) -> ClusterStatus {
-    let (state, reason) = match &topology.reach {
-        Reach::Unknown => (ClusterState::Unknown, None),
-        Reach::Reached => (ClusterState::Reached, None),
-        Reach::Degraded(why) => (ClusterState::Degraded, Some(why.clone())),
-        Reach::Passive(why) => (ClusterState::Passive, Some(why.clone())),
-    };
-    ClusterStatus {
-        state: state.name().to_owned(),
-        reason,
-        cluster_id: topology.cluster_id.clone(),
-        controller: topology.controller.map(|node| node.0),
-        brokers: topology
-            .brokers
-            .iter()
-            .map(|(node, broker)| {
-                let status = BrokerStatus {
-                    address: broker.address.as_ref().map_or_else(|| "not known yet".to_owned(), ToString::to_string),
-                    rack: broker.rack.clone(),
-                    present: broker.absent_since.is_none(),
-                };
-                (node.0, status)
-            })
-            .collect(),
-    }
 }
 
 /// Whether a virtual cluster goes on as it is, perhaps reconfigured: one that leads to another cluster is another one.

@@ -25,6 +25,7 @@ pub(crate) struct ConnectionRecord {
     request_bytes: AtomicU64,
     answer_bytes: AtomicU64,
     words: Mutex<Words>,
+    denied: tokio::sync::Notify,
     registry: Arc<Registry>,
 }
 
@@ -38,6 +39,11 @@ struct Words {
 impl ConnectionRecord {
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Resolves once its source is denied, at once where it was already.
+    pub(crate) async fn denied(&self) {
+        self.denied.notified().await;
     }
 
     pub(crate) fn set_requests(&self, n: u64) {
@@ -174,6 +180,7 @@ impl Registry {
             request_bytes: AtomicU64::new(0),
             answer_bytes: AtomicU64::new(0),
             words: Mutex::default(),
+            denied: tokio::sync::Notify::new(),
             registry: Arc::clone(self),
         });
         inner.records.insert(record.id, Arc::downgrade(&record));
@@ -183,6 +190,13 @@ impl Registry {
     /// Connections open.
     pub(crate) fn len(&self) -> usize {
         lock(&self.inner).records.len()
+    }
+
+    /// Ends those from sources that are denied; how many.
+    pub(crate) fn end_denied(&self, denies: impl Fn(IpAddr) -> bool) -> usize {
+        let records: Vec<_> = lock(&self.inner).records.values().filter_map(std::sync::Weak::upgrade).collect();
+        let denied = records.iter().filter(|record| denies(record.peer.ip()));
+        denied.map(|record| record.denied.notify_one()).count()
     }
 
     /// Every connection, oldest first.

@@ -13,10 +13,10 @@ use crate::kafka::ids::NodeId;
 use crate::metrics::Metrics;
 use crate::upstream::{Endpoint, Observed, ObservedBroker};
 
-const SOON: Duration = Duration::from_secs(5);
+pub(super) const SOON: Duration = Duration::from_secs(5);
 
 /// Ports nobody has at the moment, in a row.
-async fn free_ports<const N: usize>() -> [u16; N] {
+pub(super) async fn free_ports<const N: usize>() -> [u16; N] {
     for _ in 0..100 {
         let first = rand::random_range(12_000..31_000u16);
         let mut held = Vec::new();
@@ -31,15 +31,27 @@ async fn free_ports<const N: usize>() -> [u16; N] {
 }
 
 /// Two clusters that can't be reached (port 9, discard) and the virtual clusters given.
-fn config(virtual_clusters: &str) -> Config {
+pub(super) fn config(virtual_clusters: &str) -> Config {
+    config_with("", virtual_clusters)
+}
+
+/// The same with more at its top.
+pub(super) fn config_with(top: &str, virtual_clusters: &str) -> Config {
     let text = format!(
         "clusters: {{east: {{bootstrap: ['127.0.0.1:9']}}, west: {{bootstrap: ['127.0.0.1:9']}}}}\n\
-         workers: 1\nvirtual_clusters:\n{virtual_clusters}"
+         workers: 1\n{top}\nvirtual_clusters:\n{virtual_clusters}"
     );
     config::load_str(&text, "test.yaml", &Environment::empty()).unwrap_or_else(|e| panic!("{e}"))
 }
 
-fn cluster(name: &str, cluster: &str, listen: &str, bootstrap: u16, first: u16, first_node_id: i32) -> String {
+pub(super) fn cluster(
+    name: &str,
+    cluster: &str,
+    listen: &str,
+    bootstrap: u16,
+    first: u16,
+    first_node_id: i32,
+) -> String {
     format!(
         "  {name}: {{cluster: {cluster}, listen: ['{listen}'], bootstrap_port: {bootstrap}, \
          broker_ports: {{first: {first}, count: 3, first_node_id: {first_node_id}}}}}\n"
@@ -47,11 +59,11 @@ fn cluster(name: &str, cluster: &str, listen: &str, bootstrap: u16, first: u16, 
 }
 
 async fn started(config: Config) -> Gateway {
-    Gateway::start(config, "test.yaml".to_owned(), Metrics::default()).await.unwrap()
+    Gateway::start(config, "test.yaml".to_owned(), Metrics::default(), None).await.unwrap()
 }
 
 /// `virtual cluster address role` of all open ports.
-fn open(gateway: &Gateway) -> Vec<String> {
+pub(super) fn open(gateway: &Gateway) -> Vec<String> {
     let mut open = Vec::new();
     for (name, status) in gateway.status().virtual_clusters {
         for listener in status.listeners {
@@ -62,13 +74,13 @@ fn open(gateway: &Gateway) -> Vec<String> {
     open
 }
 
-fn tell_brokers(gateway: &Gateway, cluster: &str, nodes: &[i32]) {
+pub(super) fn tell_brokers(gateway: &Gateway, cluster: &str, nodes: &[i32]) {
     let broker = |&id| ObservedBroker { id: NodeId(id), address: Endpoint::new("127.0.0.1", 9), rack: None };
     let brokers = nodes.iter().map(broker).collect();
     gateway.running.load().clusters[cluster].observe(Observed { brokers, complete: true, ..Observed::default() });
 }
 
-async fn until(what: impl Fn() -> bool) {
+pub(super) async fn until(what: impl Fn() -> bool) {
     timeout(SOON, async {
         while !what() {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -79,13 +91,13 @@ async fn until(what: impl Fn() -> bool) {
 }
 
 /// A client that asks the gateway what it answers by itself (ApiVersions v99), and gets the answer.
-async fn served(port: u16) -> TcpStream {
+pub(super) async fn served(port: u16) -> TcpStream {
     let mut client = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     ask(&mut client).await;
     client
 }
 
-async fn ask(client: &mut TcpStream) {
+pub(super) async fn ask(client: &mut TcpStream) {
     client.write_all(&[0, 0, 0, 11, 0, 18, 0, 99, 0, 0, 0, 1, 0xff, 0xff, 0]).await.unwrap();
     let size = timeout(SOON, client.read_u32()).await.expect("an answer").unwrap();
     let mut answer = vec![0; size as usize];

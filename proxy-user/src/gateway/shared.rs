@@ -17,7 +17,7 @@ use crate::config;
 use crate::kafka::ids::NodeId;
 use crate::kafka::versions::{self, Offered};
 use crate::log_gate::LogGate;
-use crate::metrics::{GatewayMetrics, VirtualClusterMetrics};
+use crate::metrics::VirtualClusterMetrics;
 use crate::upstream::topology::Topology;
 use crate::upstream::{Cluster, Endpoint, Target};
 
@@ -47,7 +47,6 @@ pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) metrics: VirtualClusterMetrics,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) gateway_metrics: GatewayMetrics,
     log: LogGate<&'static str>,
     config: ArcSwap<config::VirtualCluster>,
     cluster: Cluster,
@@ -62,13 +61,11 @@ impl Shared {
         config: config::VirtualCluster,
         cluster: Cluster,
         metrics: VirtualClusterMetrics,
-        gateway_metrics: GatewayMetrics,
     ) -> Self {
         let shared = Self {
             name: name.to_owned(),
             metrics,
             registry: Arc::default(),
-            gateway_metrics,
             log: LogGate::new(LOG_INTERVAL),
             config: ArcSwap::from_pointee(config),
             cluster,

@@ -1,8 +1,11 @@
 //! Read models: what the gateway tells operators about itself. Plain data, serialised as it stands.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
+
+use super::edge::{EdgeStatus, InterfaceStatus};
 
 /// The whole daemon at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -23,10 +26,106 @@ pub struct Status {
     pub draining: bool,
     /// `off: …` or what the kernel path does, in one sentence.
     pub fast_path: String,
+    /// What runs in the kernel, if anything does.
+    pub edge: Option<EdgeReport>,
     /// Real clusters.
     pub clusters: BTreeMap<String, ClusterStatus>,
     /// Virtual clusters.
     pub virtual_clusters: BTreeMap<String, VirtualClusterStatus>,
+}
+
+/// The kernel's programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EdgeReport {
+    /// Folder of the pins.
+    pub pin: String,
+    /// Fingerprint of the map layout.
+    pub layout: String,
+    /// By name.
+    pub programs: BTreeMap<String, ProgramReport>,
+    /// Interfaces that admission runs on, or should.
+    pub interfaces: Vec<InterfaceReport>,
+    /// Whether new connections are steered.
+    pub steering: bool,
+}
+
+/// A loaded program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgramReport {
+    /// The kernel's id, as in `bpftool prog show id`.
+    pub id: u32,
+    /// The kernel's tag: a fingerprint of its instructions.
+    pub tag: String,
+}
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceReport {
+    /// Name.
+    pub name: String,
+    /// `native` or `generic`; none: not attached.
+    pub mode: Option<String>,
+    /// Why not attached, or why generic.
+    pub reason: Option<String>,
+}
+
+impl From<EdgeStatus> for EdgeReport {
+    fn from(status: EdgeStatus) -> Self {
+        let EdgeStatus { pin, layout, programs, interfaces, steering } = status;
+        let program = |(name, (id, tag))| (name, ProgramReport { id, tag });
+        let interface =
+            |InterfaceStatus { name, mode, reason }| InterfaceReport { name, mode: mode.map(str::to_owned), reason };
+        Self {
+            pin,
+            layout,
+            programs: programs.into_iter().map(program).collect(),
+            interfaces: interfaces.into_iter().map(interface).collect(),
+            steering,
+        }
+    }
+}
+
+/// Who may connect, and what was refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdmissionReport {
+    /// `admission.deny` in force.
+    pub deny: Vec<String>,
+    /// `admission.allow` in force.
+    pub allow: Vec<String>,
+    /// `admission.new_connections` in force, in one sentence.
+    pub new_connections: Option<String>,
+    /// Interfaces where the kernel decides before there is a socket, and how.
+    pub in_kernel: Vec<String>,
+    /// By virtual cluster.
+    pub virtual_clusters: BTreeMap<String, AdmissionCounts>,
+}
+
+/// What became of a virtual cluster's new connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdmissionCounts {
+    /// New connections that the kernel let through.
+    pub admitted_by_kernel: u64,
+    /// Packets that the kernel dropped and connections that it refused, by reason.
+    pub refused_by_kernel: BTreeMap<String, u64>,
+    /// Connections that the daemon ended right after accept, by reason.
+    pub refused_by_daemon: BTreeMap<String, u64>,
+}
+
+/// A source that was refused lately.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedReport {
+    /// Its address.
+    pub address: IpAddr,
+    /// Whose port it wanted; none if that is gone.
+    pub virtual_cluster: Option<String>,
+    /// `deny`, `not_allowed`, `rate`, `malformed`, `no_broker`, `no_socket`.
+    pub reason: String,
+    /// `kernel` (packets) or `daemon` (connections).
+    pub by: String,
+    /// How often.
+    pub times: u64,
+    /// Milliseconds since the last time.
+    pub last_ms_ago: u64,
 }
 
 /// A real cluster.
@@ -60,7 +159,11 @@ pub struct BrokerStatus {
 pub struct VirtualClusterStatus {
     /// The real cluster behind it.
     pub cluster: String,
-    /// Addresses and ports bound, e.g. `0.0.0.0:9092 bootstrap`.
+    /// `steered`, or `bound one by one: …` and why.
+    pub ports: String,
+    /// Ports of `broker_ports` that other services of the host have. They stay theirs.
+    pub strangers: Vec<String>,
+    /// Addresses and ports open, e.g. `0.0.0.0:9092 bootstrap`.
     pub listeners: Vec<ListenerStatus>,
     /// Brokers whose node id is outside `broker_ports`: clients can't reach them.
     pub unreachable_brokers: Vec<i32>,
@@ -74,19 +177,23 @@ pub struct VirtualClusterStatus {
     pub answer_bytes: u64,
     /// Request frames.
     pub requests: u64,
+    /// Connections ended right after accept, by reason.
+    pub refused: BTreeMap<String, u64>,
     /// Connections ended, by reason.
     pub closed: BTreeMap<String, u64>,
     /// What is wrong, in sentences; empty when all is well.
     pub degraded: Vec<String>,
 }
 
-/// A bound port.
+/// An open port.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ListenerStatus {
     /// Address and port.
     pub address: String,
     /// `bootstrap`, or `broker N`.
     pub role: String,
+    /// The kernel steers it to the shared sockets; else it has a socket of its own.
+    pub steered: bool,
     /// Why it isn't listening, if it isn't.
     pub error: Option<String>,
 }
@@ -138,4 +245,13 @@ pub struct ReloadReport {
     pub changed: Vec<String>,
     /// What changed in the file and needs a restart to take effect.
     pub needs_restart: Vec<String>,
+}
+
+/// Answer of a restart without a gap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpgradeReport {
+    /// The process that drains now.
+    pub old_pid: u32,
+    /// The process that serves from now on.
+    pub new_pid: u32,
 }

@@ -1,12 +1,13 @@
 //! What this host can and can't do, one sentence each: facts are gathered, then judged by a pure function.
 
-use std::ffi::CString;
 use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::{PIN_DIRECTORY, Probe, object};
+use super::capabilities::{Capability, Set};
+use super::interfaces::{self, Network};
+use super::{PIN_DIRECTORY, netdev, object, programs, sys};
 
 /// The oldest kernel the programs are written for: 6.6, the long-term release with BPF links for TC (`tcx`).
 pub const OLDEST_KERNEL: (u32, u32) = (6, 6);
@@ -53,42 +54,69 @@ struct Facts {
     bpffs: bool,
     /// The JIT compiler: 0 off, 1 on, 2 on with debug output.
     jit: Option<u8>,
-    /// Bits of the effective capabilities.
-    capabilities: Option<u64>,
+    /// Effective capabilities.
+    capabilities: Option<Set>,
     /// Soft limit of open files.
     open_files: Option<u64>,
     /// Kernel programs are embedded.
     built: bool,
-    /// The kernel took the probe; why not, otherwise. `None`: not tried.
+    /// The kernel took the programs; why not, otherwise. `None`: not tried.
     loads: Option<Result<(), String>>,
+    /// Interfaces that admission would run on.
+    interfaces: Vec<Interface>,
 }
 
-const CAP_NET_ADMIN: (u32, &str) = (12, "CAP_NET_ADMIN");
-const CAP_SYS_ADMIN: u32 = 21;
-const CAP_PERFMON: (u32, &str) = (38, "CAP_PERFMON");
-const CAP_BPF: (u32, &str) = (39, "CAP_BPF");
+/// What an interface can do for XDP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Interface {
+    name: String,
+    driver: Option<String>,
+    /// The driver runs XDP by itself; `None`: the kernel doesn't tell (before 6.3).
+    native: Option<bool>,
+    lro: bool,
+}
 
 impl Facts {
     fn gather() -> Self {
         let mut facts = Self {
             release: read("/proc/sys/kernel/osrelease"),
             btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
-            bpffs: is_bpffs(Path::new("/sys/fs/bpf")),
+            bpffs: sys::is_bpffs(Path::new("/sys/fs/bpf")),
             jit: read("/proc/sys/net/core/bpf_jit_enable").and_then(|s| s.parse().ok()),
-            capabilities: fs::read_to_string("/proc/self/status").ok().and_then(|s| effective_capabilities(&s)),
+            capabilities: Set::effective().ok(),
             open_files: open_files(),
             built: object().is_some(),
             loads: None,
+            interfaces: Network::look().map(|n| look_at(&n)).unwrap_or_default(),
         };
         if facts.built && missing_capabilities(facts.capabilities).is_empty() {
-            facts.loads = Some(Probe::load().map(|_| ()).map_err(|e| format!("{:#}", anyhow::Error::new(e))));
+            facts.loads = Some(programs::try_to_load().map_err(|e| format!("{:#}", anyhow::Error::new(e))));
         }
         facts
     }
 }
 
+fn look_at(network: &Network) -> Vec<Interface> {
+    let wanted = network.wanted(None);
+    let features = netdev::Netdev::open().ok();
+    let look = |(index, name): (u32, String)| Interface {
+        driver: interfaces::driver(&name),
+        native: features.as_ref().and_then(|netdev| netdev.runs_xdp(index).ok()),
+        lro: interfaces::has_lro(&name),
+        name,
+    };
+    wanted.into_iter().map(look).collect()
+}
+
+/// Release, major and minor of the kernel that runs.
+pub(super) fn running_kernel() -> Option<(String, (u32, u32))> {
+    let release = read("/proc/sys/kernel/osrelease")?;
+    let version = version(&release)?;
+    Some((release, version))
+}
+
 fn judge(facts: &Facts, connections: u64) -> Vec<Finding> {
-    let Facts { release, btf, bpffs, jit, capabilities, open_files, built, loads } = facts;
+    let Facts { release, btf, bpffs, jit, capabilities, open_files, built, loads, interfaces } = facts;
     let mut findings = vec![
         kernel(release.as_deref()),
         programs(*built),
@@ -120,18 +148,58 @@ fn judge(facts: &Facts, connections: u64) -> Vec<Finding> {
         Some(Ok(())) => findings.push(Finding {
             topic: "loading",
             ok: true,
-            sentence: "The kernel loaded the probe program on trial and let it go again.".into(),
+            sentence: "The kernel took admission (XDP) and steering (sk_lookup) on trial and let them go again.".into(),
             remedy: None,
         }),
         Some(Err(why)) => findings.push(Finding {
             topic: "loading",
             ok: false,
-            sentence: format!("The kernel refused the probe program on trial: {why}."),
+            sentence: format!("The kernel refused the programs on trial: {why}."),
             remedy: Some("Run with `fast_path: {mode: off}`; everything works through the daemon.".into()),
         }),
         None => {}
     }
+    findings.push(tcx(release.as_deref()));
+    findings.extend(interfaces.iter().map(interface));
     findings
+}
+
+/// BPF links for TC came with 6.6; there is nothing to ask for them without attaching something.
+fn tcx(release: Option<&str>) -> Finding {
+    finding(
+        "tcx",
+        release.and_then(version).is_some_and(|v| v >= (6, 6)),
+        "TC programs can be held by links (tcx), so the fast path can be attached and replaced in one step.",
+        "The kernel has no links for TC programs (tcx): the fast path can't be attached.",
+        "Use Linux 6.6 or newer; admission and steering need only 5.9, and are held to the same minimum.",
+    )
+}
+
+fn interface(interface: &Interface) -> Finding {
+    let Interface { name, driver, native, lro } = interface;
+    let driver = driver.as_deref().unwrap_or("unknown driver");
+    let (ok, sentence, remedy) = match (lro, native) {
+        (true, _) => (
+            false,
+            format!("{name} ({driver}) joins packets in the card (LRO), beside which most drivers refuse XDP."),
+            Some(format!("ethtool -K {name} lro off")),
+        ),
+        (_, Some(true)) => (true, format!("{name} ({driver}) runs XDP natively: refusing a packet costs least."), None),
+        (_, Some(false)) => (
+            false,
+            format!(
+                "{name} ({driver}) has no native XDP: admission runs in generic mode, behind the kernel's own packet \
+                 structure, and refusing a packet costs more."
+            ),
+            Some("Nothing has to be done; under floods a card with native XDP helps.".to_owned()),
+        ),
+        (_, None) => (
+            true,
+            format!("{name} ({driver}) may or may not run XDP natively: this kernel doesn't tell before it is tried."),
+            None,
+        ),
+    };
+    Finding { topic: "XDP", ok, sentence, remedy }
 }
 
 fn finding(topic: &'static str, ok: bool, good: &str, bad: &str, remedy: &str) -> Finding {
@@ -170,8 +238,8 @@ fn programs(built: bool) -> Finding {
     )
 }
 
-fn privileges(capabilities: Option<u64>) -> Finding {
-    let missing = missing_capabilities(capabilities);
+fn privileges(capabilities: Option<Set>) -> Finding {
+    let missing: Vec<_> = missing_capabilities(capabilities).into_iter().map(Capability::name).collect();
     finding(
         "privileges",
         missing.is_empty(),
@@ -181,14 +249,8 @@ fn privileges(capabilities: Option<u64>) -> Finding {
     )
 }
 
-fn missing_capabilities(capabilities: Option<u64>) -> Vec<&'static str> {
-    let has = |bit: u32| capabilities.is_some_and(|c| c & (1 << bit) != 0);
-    // CAP_SYS_ADMIN stands in for the two capabilities that were split from it in 5.8, not for CAP_NET_ADMIN.
-    [CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON]
-        .into_iter()
-        .filter(|&(bit, _)| !(has(bit) || bit != CAP_NET_ADMIN.0 && has(CAP_SYS_ADMIN)))
-        .map(|(_, name)| name)
-        .collect()
+fn missing_capabilities(capabilities: Option<Set>) -> Vec<Capability> {
+    capabilities.unwrap_or_default().missing()
 }
 
 fn descriptors(open_files: Option<u64>, connections: u64) -> Finding {
@@ -213,39 +275,17 @@ fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|s| s.trim().to_owned())
 }
 
-/// The `CapEff` line of `/proc/PID/status` (proc(5)).
-fn effective_capabilities(status: &str) -> Option<u64> {
-    status.lines().find_map(|l| l.strip_prefix("CapEff:")).and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-}
-
 fn open_files() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` outlives the call, which writes only to it.
     (unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0).then_some(limit.rlim_cur)
 }
 
-/// Whether the path is on a bpffs.
-pub(super) fn is_bpffs(path: &Path) -> bool {
-    /// `BPF_FS_MAGIC` of include/uapi/linux/magic.h.
-    const MAGIC: u64 = 0xcafe_4a11;
-    use std::os::unix::ffi::OsStrExt as _;
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    let mut stat = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the path ends in NUL and `stat` outlives the call, which writes only to it.
-    if unsafe { libc::statfs(path.as_ptr(), stat.as_mut_ptr()) } != 0 {
-        return false;
-    }
-    // SAFETY: the call succeeded, so it filled the structure.
-    let kind = unsafe { stat.assume_init() }.f_type;
-    // The field's width and sign differ between architectures.
-    u64::from(kind as u32) == MAGIC
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ALL: u64 = 1 << 12 | 1 << 38 | 1 << 39;
+    use super::super::capabilities::NEEDED;
 
     fn good() -> Facts {
         Facts {
@@ -253,11 +293,16 @@ mod tests {
             btf: true,
             bpffs: true,
             jit: Some(1),
-            capabilities: Some(ALL),
+            capabilities: Some(NEEDED.into_iter().collect()),
             open_files: Some(20_000),
             built: true,
             loads: Some(Ok(())),
+            interfaces: vec![eth0()],
         }
+    }
+
+    fn eth0() -> Interface {
+        Interface { name: "eth0".into(), driver: Some("ixgbe".into()), native: Some(true), lro: false }
     }
 
     fn complaints(facts: &Facts, connections: u64) -> Vec<&'static str> {
@@ -273,13 +318,13 @@ mod tests {
     fn each_lack_is_one_complaint_with_a_remedy() {
         type Lack = fn(&mut Facts);
         let lacks: [(&str, Lack); 9] = [
-            ("kernel", |f| f.release = Some("6.5.99".into())),
-            ("kernel", |f| f.release = None),
+            ("XDP", |f| f.interfaces[0].lro = true),
+            ("XDP", |f| f.interfaces[0].native = Some(false)),
             ("kernel programs", |f| f.built = false),
             ("BTF", |f| f.btf = false),
             ("bpffs", |f| f.bpffs = false),
             ("BPF JIT", |f| f.jit = Some(0)),
-            ("privileges", |f| f.capabilities = Some(0)),
+            ("privileges", |f| f.capabilities = Some(Set::default())),
             ("open files", |f| f.open_files = Some(1024)),
             ("loading", |f| f.loads = Some(Err("no".into()))),
         ];
@@ -301,10 +346,19 @@ mod tests {
     }
 
     #[test]
-    fn sys_admin_stands_in_for_bpf_and_perfmon_but_not_for_net_admin() {
-        assert_eq!(missing_capabilities(Some(1 << CAP_SYS_ADMIN)), ["CAP_NET_ADMIN"]);
-        assert_eq!(missing_capabilities(Some(ALL & !(1 << 39))), ["CAP_BPF"]);
-        assert_eq!(missing_capabilities(None).len(), 3);
+    fn an_old_or_unknown_kernel_lacks_tcx_as_well() {
+        for release in [Some("6.5.99".to_owned()), None] {
+            let facts = Facts { release, ..good() };
+            assert_eq!(complaints(&facts, 9000), ["kernel", "tcx"]);
+        }
+    }
+
+    #[test]
+    fn an_interface_that_the_kernel_says_nothing_about_is_no_complaint() {
+        let unknown = interface(&Interface { driver: None, native: None, ..eth0() });
+        assert!(unknown.ok && unknown.sentence.contains("eth0"), "{unknown:?}");
+        let lro = interface(&Interface { lro: true, ..eth0() });
+        assert_eq!(lro.remedy.as_deref(), Some("ethtool -K eth0 lro off"));
     }
 
     #[test]
@@ -313,12 +367,6 @@ mod tests {
         let short = descriptors(Some(2 * 10 + OTHER_DESCRIPTORS - 1), 10);
         assert!(!short.ok);
         assert!(short.sentence.contains("enough for 9 of 10"), "{}", short.sentence);
-    }
-
-    #[test]
-    fn effective_capabilities_are_read_from_proc() {
-        assert_eq!(effective_capabilities("CapPrm:\t0\nCapEff:\t000001ffffffffff\n"), Some(0x1ff_ffff_ffff));
-        assert_eq!(effective_capabilities("CapPrm:\t0\n"), None);
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub enum Label {
     Limit,
     /// Client or broker.
     Side,
+    /// How the admission program is attached.
+    Mode,
     /// State of a real cluster.
     State,
     /// How it ended.
@@ -57,13 +59,14 @@ pub enum Label {
 
 impl Label {
     /// All labels, in the order of the documentation.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::VirtualCluster,
         Self::Cluster,
         Self::Api,
         Self::Reason,
         Self::Limit,
         Self::Side,
+        Self::Mode,
         Self::State,
         Self::Result,
         Self::Version,
@@ -79,6 +82,7 @@ impl Label {
             Self::Reason => "reason",
             Self::Limit => "limit",
             Self::Side => "side",
+            Self::Mode => "mode",
             Self::State => "state",
             Self::Result => "result",
             Self::Version => "version",
@@ -95,6 +99,7 @@ impl Label {
             Self::Reason => "a fixed set of words in the code",
             Self::Limit => "the limits of the config, named by their keys",
             Self::Side => "`client`, `broker`",
+            Self::Mode => "`native`, `generic`, `none`",
             Self::State => "`unknown`, `reached`, `degraded`, `passive`",
             Self::Result => "`applied`, `refused`",
             Self::Version => "one value for each running binary",
@@ -174,6 +179,20 @@ catalog! {
         "Attempts to connect to a broker for a client that failed.";
     UNREACHABLE_BROKERS = Gauge "turnout_unreachable_brokers" [VirtualCluster]
         "Brokers whose node id is outside of broker_ports, so that clients can't reach them.";
+    EDGE_ADMITTED = Counter "turnout_edge_admitted_total" [VirtualCluster]
+        "New connections that the kernel's admission program let through.";
+    EDGE_STEERED = Counter "turnout_edge_steered_total" [VirtualCluster]
+        "Connections that the kernel steered to a shared socket.";
+    EDGE_REFUSED = Counter "turnout_edge_refused_total" [VirtualCluster, Reason]
+        "Packets that the kernel dropped and connections that it refused, before the daemon saw them.";
+    EDGE_PORTS = Gauge "turnout_edge_steered_ports" [VirtualCluster]
+        "Ports that the kernel steers, those without a broker included; 0 where each is bound by itself.";
+    EDGE_INTERFACES = Gauge "turnout_edge_interfaces" [Mode]
+        "Interfaces that should have the admission program, by how they have it; `none`: it could not be attached.";
+    EDGE_STEERING = Gauge "turnout_edge_steering" []
+        "1 while the kernel steers new connections, 0 while each port is bound by itself.";
+    UNROUTED = Counter "turnout_unrouted_connections_total" []
+        "Connections ended at accept because the address they came in by is no port of a virtual cluster.";
     CLUSTER_STATE = Gauge "turnout_cluster_state" [Cluster, State]
         "1 for the state that the cluster is in, as the gateway's own client sees it; 0 for the others.";
     CLUSTER_BROKERS = Gauge "turnout_cluster_brokers" [Cluster]

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use prometheus_client::collector::Collector;
@@ -73,6 +73,39 @@ pub struct VirtualClusterMetrics {
     pub dial_seconds: Histogram,
     /// Brokers outside of `broker_ports`.
     pub unreachable_brokers: Gauge,
+    /// What the kernel's programs counted, as last read.
+    pub edge: EdgeMetrics,
+}
+
+/// What the kernel's programs counted for a virtual cluster, as last read. Cloning shares it.
+#[derive(Clone, Debug, Default)]
+pub struct EdgeMetrics(Arc<Mutex<EdgeReading>>);
+
+#[derive(Clone, Debug, Default)]
+struct EdgeReading {
+    admitted: u64,
+    steered: u64,
+    refused: BTreeMap<&'static str, u64>,
+    ports: u64,
+}
+
+impl EdgeMetrics {
+    /// Replaces the reading. Counts never go back: after the programs were loaded anew they stand still until the new
+    /// ones have passed the old.
+    pub fn set(&self, admitted: u64, steered: u64, refused: BTreeMap<&'static str, u64>, ports: u64) {
+        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        now.admitted = now.admitted.max(admitted);
+        now.steered = now.steered.max(steered);
+        for (reason, n) in refused {
+            let count = now.refused.entry(reason).or_default();
+            *count = (*count).max(n);
+        }
+        now.ports = ports;
+    }
+
+    fn reading(&self) -> EdgeReading {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl Default for VirtualClusterMetrics {
@@ -95,6 +128,7 @@ impl Default for VirtualClusterMetrics {
             dial_failures: Counter::default(),
             dial_seconds: Histogram::new(DIAL_BUCKETS),
             unreachable_brokers: Gauge::default(),
+            edge: EdgeMetrics::default(),
         }
     }
 }
@@ -162,6 +196,25 @@ pub struct GatewayMetrics {
     pub config_generation: Gauge,
     /// 1 while a drain is under way.
     pub draining: Gauge,
+    /// Connections that came in by no port of a virtual cluster.
+    pub unrouted: Counter,
+    /// 1 while the kernel steers.
+    pub steering: Gauge,
+    interfaces: Arc<Mutex<BTreeMap<&'static str, u64>>>,
+}
+
+/// Values of the label `mode`.
+const MODES: [&str; 3] = ["native", "generic", "none"];
+
+impl GatewayMetrics {
+    /// The interfaces that should have the admission program, by how they have it.
+    pub fn set_interfaces(&self, modes: impl Iterator<Item = Option<&'static str>>) {
+        let mut counts = BTreeMap::new();
+        for mode in modes {
+            *counts.entry(mode.unwrap_or("none")).or_default() += 1;
+        }
+        *self.interfaces.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+    }
 }
 
 /// Everything that is counted. Cloning shares it.
@@ -284,6 +337,9 @@ impl Inner {
         each(&catalog::DIAL_FAILURES, |m| Value::Integer(m.dial_failures.get()))?;
         each(&catalog::DIAL_SECONDS, |m| Value::Distribution(m.dial_seconds.clone()))?;
         each(&catalog::UNREACHABLE_BROKERS, |m| level(&m.unreachable_brokers))?;
+        each(&catalog::EDGE_ADMITTED, |m| Value::Integer(m.edge.reading().admitted))?;
+        each(&catalog::EDGE_STEERED, |m| Value::Integer(m.edge.reading().steered))?;
+        each(&catalog::EDGE_PORTS, |m| Value::Integer(m.edge.reading().ports))?;
 
         let mut by_label = |metric: &Declaration, values: fn(&VirtualClusterMetrics) -> Labelled| {
             let samples = all.iter().flat_map(|(name, m)| {
@@ -295,6 +351,9 @@ impl Inner {
         };
         by_label(&catalog::CONNECTIONS_REFUSED, |m| by_reason(&m.refused))?;
         by_label(&catalog::CONNECTIONS_CLOSED, |m| by_reason(&m.closed))?;
+        by_label(&catalog::EDGE_REFUSED, |m| {
+            m.edge.reading().refused.into_iter().map(|(reason, n)| (reason.into(), n)).collect()
+        })?;
         by_label(&catalog::LIMIT_HITS, |m| Limit::ALL.map(|l| (l.key().into(), m.limit_hits.get(l))).into())?;
         by_label(&catalog::READ_PAUSES, |m| {
             vec![("client".into(), m.client_read_pauses.get()), ("broker".into(), m.broker_read_pauses.get())]
@@ -322,8 +381,24 @@ impl Inner {
     }
 
     fn encode_gateway(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let GatewayMetrics { accept_pauses, reloads_applied, reloads_refused, config_generation, draining } =
-            &self.gateway;
+        let GatewayMetrics {
+            accept_pauses,
+            reloads_applied,
+            reloads_refused,
+            config_generation,
+            draining,
+            unrouted,
+            steering,
+            interfaces,
+        } = &self.gateway;
+        let interfaces = interfaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let by_mode = MODES.map(|mode| Sample {
+            labels: vec![mode.into()],
+            value: Value::Integer(interfaces.get(mode).copied().unwrap_or(0)),
+        });
+        write(encoder, &catalog::EDGE_INTERFACES, by_mode)?;
+        write(encoder, &catalog::EDGE_STEERING, single(level(steering)))?;
+        write(encoder, &catalog::UNROUTED, single(Value::Integer(unrouted.get())))?;
         write(encoder, &catalog::ACCEPT_PAUSES, single(Value::Integer(accept_pauses.get())))?;
         let reloads = [("applied", reloads_applied), ("refused", reloads_refused)]
             .map(|(result, n)| Sample { labels: vec![result.into()], value: Value::Integer(n.get()) });

@@ -52,6 +52,8 @@ fn busy() -> Metrics {
     orders.requests.count(20_000);
     orders.dial_seconds.observe(0.003);
     orders.broker_read_pauses.inc_by(7);
+    orders.edge.set(5, 4, [("deny", 2)].into(), 9);
+    metrics.gateway().set_interfaces([Some("native"), None, Some("native")].into_iter());
     metrics.cluster("east").set_state(ClusterState::Reached);
     metrics.gateway().reloads_refused.inc();
     metrics
@@ -105,6 +107,12 @@ fn what_was_counted_is_what_is_scraped() {
     assert_eq!(page.get(r#"turnout_cluster_state{cluster="east",state="degraded"}"#), 0.0);
     assert_eq!(page.get(r#"turnout_config_reloads_total{result="refused"}"#), 1.0);
     assert_eq!(page.get(concat!("turnout_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}")), 1.0);
+    assert_eq!(page.get(r#"turnout_edge_admitted_total{virtual_cluster="orders"}"#), 5.0);
+    assert_eq!(page.get(r#"turnout_edge_refused_total{virtual_cluster="orders",reason="deny"}"#), 2.0);
+    assert_eq!(page.get(r#"turnout_edge_steered_ports{virtual_cluster="orders"}"#), 9.0);
+    assert_eq!(page.get(r#"turnout_edge_interfaces{mode="native"}"#), 2.0);
+    assert_eq!(page.get(r#"turnout_edge_interfaces{mode="generic"}"#), 0.0);
+    assert_eq!(page.get(r#"turnout_edge_interfaces{mode="none"}"#), 1.0);
     assert!(page.get("process_resident_memory_bytes") > 0.0);
 }
 
@@ -141,4 +149,16 @@ fn a_gauge_below_zero_for_a_moment_is_shown_as_zero() {
     let metrics = Metrics::default();
     metrics.virtual_cluster("v").open.dec();
     assert_eq!(Page::parse(&metrics.encode()).get(r#"turnout_connections{virtual_cluster="v"}"#), 0.0);
+}
+
+#[test]
+fn what_the_kernel_counted_never_goes_back() {
+    let metrics = busy();
+    metrics.virtual_cluster("orders").edge.set(1, 9, [("deny", 1), ("rate", 3)].into(), 0);
+    let page = Page::parse(&metrics.encode());
+    assert_eq!(page.get(r#"turnout_edge_admitted_total{virtual_cluster="orders"}"#), 5.0);
+    assert_eq!(page.get(r#"turnout_edge_steered_total{virtual_cluster="orders"}"#), 9.0);
+    assert_eq!(page.get(r#"turnout_edge_refused_total{virtual_cluster="orders",reason="deny"}"#), 2.0);
+    assert_eq!(page.get(r#"turnout_edge_refused_total{virtual_cluster="orders",reason="rate"}"#), 3.0);
+    assert_eq!(page.get(r#"turnout_edge_steered_ports{virtual_cluster="orders"}"#), 0.0);
 }

@@ -69,7 +69,7 @@ fn a_wrong_command_line_exits_with_2_and_says_what_is_wrong() {
 #[test]
 fn commands_of_later_parts_are_refused_with_1_and_are_not_in_the_help() {
     let help = stdout(&turnout(&["--help"]));
-    for name in ["top", "branch", "racks", "admission", "verify"] {
+    for name in ["top", "branch", "racks", "verify"] {
         let output = turnout(&[name, "list", "--anything", "-x"]);
         assert_eq!((code(&output), stderr(&output)), (1, format!("turnout: {name}: not built yet\n")));
         assert!(!help.lines().any(|l| l.trim_start().starts_with(&format!("{name} "))), "{help}");
@@ -105,7 +105,16 @@ fn a_config_that_cannot_be_read_exits_with_1_and_names_the_file() {
 
 #[test]
 fn no_daemon_is_an_error_that_names_the_socket() {
-    for args in [&["status"][..], &["status", "--connections"], &["reload"], &["drain"], &["drain", "--wait"]] {
+    for args in [
+        &["status"][..],
+        &["status", "--connections"],
+        &["reload"],
+        &["drain"],
+        &["drain", "--wait"],
+        &["upgrade"],
+        &["admission", "list"],
+        &["admission", "top"],
+    ] {
         let output = turnout(&[args, &["--socket", "/nonexistent/t.sock"]].concat());
         assert_eq!(code(&output), 1, "{args:?}");
         let said = stderr(&output);
@@ -194,4 +203,48 @@ async fn a_drain_is_begun_and_can_be_waited_for() {
     daemon.server.stop().await;
     let drained = waiting.await.expect("ran");
     assert_eq!((code(&drained), stdout(&drained).as_str()), (0, "drained\n"));
+}
+
+#[tokio::test]
+async fn an_upgrade_says_who_took_over_or_why_nobody_did() {
+    let daemon = Daemon::start();
+    let refused = asking(&daemon.socket(), &["upgrade"]).await;
+    assert_eq!(code(&refused), 1);
+    let said = stderr(&refused);
+    assert!(said.contains("the old process serves on") && said.contains("exec format error"), "{said}");
+    let refused = asking(&daemon.socket(), &["upgrade", "--format", "json"]).await;
+    let said: serde_json::Value = serde_json::from_slice(&refused.stdout).expect("JSON on a refusal too");
+    assert_eq!((code(&refused), said["ok"].as_bool()), (1, Some(false)));
+
+    *daemon.fake.successor.lock().expect("unpoisoned") = Some(4242);
+    let upgraded = asking(&daemon.socket(), &["upgrade"]).await;
+    let ours = std::process::id();
+    assert_eq!(stdout(&upgraded), format!("pid 4242 has taken over from pid {ours}, which drains\n"));
+}
+
+#[tokio::test]
+async fn admission_is_listed_and_its_refused_sources_are_shown_once_or_live() {
+    let daemon = Daemon::start();
+    let list = stdout(&asking(&daemon.socket(), &["admission", "list"]).await);
+    assert!(list.contains("deny             192.0.2.0/24") && list.contains("100/s for each /32"), "{list}");
+    assert!(list.lines().any(|l| l.starts_with("orders") && l.contains("3456") && l.contains("deny")), "{list}");
+    let json = asking(&daemon.socket(), &["admission", "list", "--format", "json"]).await;
+    let report: turnout::gateway::status::AdmissionReport = serde_json::from_slice(&json.stdout).expect("a report");
+    assert_eq!(report.virtual_clusters["orders"].refused_by_kernel["deny"], 12);
+
+    let once = stdout(&asking(&daemon.socket(), &["admission", "top", "--once"]).await);
+    assert_eq!(once.lines().count(), 1 + 20, "{once}");
+    assert!(once.contains("192.0.2.1 ") && once.contains("1.5 s ago") && !once.contains('\u{1b}'), "{once}");
+    let json = asking(&daemon.socket(), &["admission", "top", "--format", "json"]).await;
+    let all: Vec<turnout::gateway::status::RefusedReport> = serde_json::from_slice(&json.stdout).expect("a list");
+    assert_eq!((all.len(), all[1].by.as_str(), all[1].times), (20, "kernel", 2000));
+
+    // Live: pictures follow each other until the daemon is gone.
+    let socket = daemon.socket();
+    let live = tokio::spawn(async move { asking(&socket, &["admission", "top"]).await });
+    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    assert!(!live.is_finished());
+    daemon.server.stop().await;
+    let live = live.await.expect("ran");
+    assert!(stdout(&live).matches("SOURCE").count() >= 2 && code(&live) == 1, "{}", stdout(&live));
 }

@@ -59,7 +59,8 @@ impl Daemon {
             "clusters:\n  east: {{bootstrap: [\"127.0.0.1:1\"]}}\n\
              virtual_clusters:\n  orders:\n    cluster: east\n    listen: [\"127.0.0.1\"]\n    bootstrap_port: {port}\n    \
              broker_ports: {{first: {}, count: {brokers}}}\n\
-             admin: {{http: \"127.0.0.1:{}\", socket: \"{}\"}}\nlog: {{format: json}}\n",
+             admin: {{http: \"127.0.0.1:{}\", socket: \"{}\"}}\nlog: {{format: json}}\n\
+             fast_path: {{mode: \"off\"}}\n",
             port + 1,
             port + 9,
             folder.path().join("t.sock").display()

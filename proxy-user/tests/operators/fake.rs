@@ -8,8 +8,8 @@ use turnout::admin::server::AdminServer;
 use turnout::admin::{BoxFuture, Operator};
 use turnout::config::Admin;
 use turnout::gateway::status::{
-    BrokerStatus, ClusterStatus, ConnectionStatus, ListenerStatus, Readiness, ReloadReport, Status,
-    VirtualClusterStatus,
+    AdmissionCounts, AdmissionReport, BrokerStatus, ClusterStatus, ConnectionStatus, ListenerStatus, Readiness,
+    RefusedReport, ReloadReport, Status, UpgradeReport, VirtualClusterStatus,
 };
 use turnout::metrics::Metrics;
 
@@ -24,6 +24,8 @@ pub(crate) struct Fake {
     pub(crate) reload_gate: tokio::sync::Mutex<()>,
     pub(crate) reloads_ended: AtomicUsize,
     pub(crate) drained: Mutex<Vec<String>>,
+    /// What an upgrade answers; `None`: it is refused.
+    pub(crate) successor: Mutex<Option<u32>>,
     pub(crate) metrics: Metrics,
 }
 
@@ -37,9 +39,13 @@ impl Operator for Fake {
             controller: Some(1),
             brokers: [(0, broker("10.0.4.2:9092")), (1, broker("10.0.4.3:9092"))].into(),
         };
-        let listener = ListenerStatus { address: "0.0.0.0:9092".into(), role: "bootstrap".into(), error: None };
+        let listener =
+            ListenerStatus { address: "0.0.0.0:9092".into(), role: "bootstrap".into(), steered: false, error: None };
         let virtual_cluster = VirtualClusterStatus {
             cluster: "east".into(),
+            ports: "bound one by one: fast_path.mode is off".into(),
+            strangers: vec![],
+            refused: [("deny".to_owned(), 7)].into(),
             listeners: vec![listener],
             unreachable_brokers: vec![],
             connections: 12,
@@ -59,6 +65,7 @@ impl Operator for Fake {
             last_reload_error: None,
             draining: !self.drained.lock().expect("unpoisoned").is_empty(),
             fast_path: "off: fast_path.mode is off".into(),
+            edge: None,
             clusters: [("east".to_owned(), cluster)].into(),
             virtual_clusters: [("orders".to_owned(), virtual_cluster)].into(),
         }
@@ -87,6 +94,41 @@ impl Operator for Fake {
 
     fn drain(&self, reason: &str) {
         self.drained.lock().expect("unpoisoned").push(reason.to_owned());
+    }
+
+    fn admission(&self) -> AdmissionReport {
+        let counts = AdmissionCounts {
+            admitted_by_kernel: 3456,
+            refused_by_kernel: [("deny".to_owned(), 12), ("rate".to_owned(), 3)].into(),
+            refused_by_daemon: [("deny".to_owned(), 7)].into(),
+        };
+        AdmissionReport {
+            deny: vec!["192.0.2.0/24".into()],
+            allow: vec![],
+            new_connections: Some("100/s for each /32 or /64, 200 at once".into()),
+            in_kernel: vec!["eth0 (native)".into()],
+            virtual_clusters: [("orders".to_owned(), counts)].into(),
+        }
+    }
+
+    fn refused_sources(&self, limit: usize) -> Vec<RefusedReport> {
+        let refused = |n: u8| RefusedReport {
+            address: [192, 0, 2, n].into(),
+            virtual_cluster: Some("orders".into()),
+            reason: "deny".into(),
+            by: if n.is_multiple_of(2) { "kernel" } else { "daemon" }.into(),
+            times: 1000 * u64::from(n),
+            last_ms_ago: 1500,
+        };
+        (1..=50).map(refused).take(limit).collect()
+    }
+
+    fn upgrade(&self) -> BoxFuture<'_, Result<UpgradeReport, String>> {
+        let successor = *self.successor.lock().expect("unpoisoned");
+        Box::pin(async move {
+            let new_pid = successor.ok_or_else(|| "the successor did not take over: exec format error".to_owned())?;
+            Ok(UpgradeReport { old_pid: std::process::id(), new_pid })
+        })
     }
 
     fn metrics(&self) -> String {

@@ -1,0 +1,21 @@
+//! The way from the gateway to the kernel's edge.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::KernelEdge;
+use crate::gateway::edge::{Edge, EdgeSource};
+
+/// Opens the edge of this host's kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KernelSource;
+
+impl EdgeSource for KernelSource {
+    fn open(&self, pin: &Path, lock: Option<OwnedFd>) -> anyhow::Result<Arc<dyn Edge>> {
+        Ok(Arc::new(match lock {
+            Some(lock) => KernelEdge::open_with_lock(pin, lock)?,
+            None => KernelEdge::open(pin)?,
+        }))
+    }
+}
