@@ -135,6 +135,20 @@ pub(super) enum Command {
         pins: Pins,
     },
 
+    /// Do what a daemon without root can't do for itself: mount a bpffs and make the pin folder of that user
+    ///
+    /// The one step of a start that needs root; a systemd unit has it as ExecStartPre. Nothing is loaded or attached,
+    /// and where the config has `fast_path: {mode: off}` nothing is done.
+    #[command(after_help = "Example:\n  turnout prepare --config /etc/turnout/turnout.yaml --user turnout")]
+    Prepare {
+        /// The config file
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Name or number of the user that the daemon will run as
+        #[arg(long, value_name = "USER")]
+        user: String,
+    },
+
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  turnout completions bash > /etc/bash_completion.d/turnout")]
     Completions {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::args::AttachArgs;
-use super::{Outcome, json};
+use super::{Outcome, account, json};
 use crate::config;
 use crate::gateway::status::{EdgeReport, InterfaceReport};
 use crate::kernel;
@@ -26,6 +26,23 @@ pub(super) fn attach(args: &AttachArgs) -> anyhow::Result<Outcome> {
         None => report.steering,
     };
     Ok(Outcome { text: if format.is_json() { json(&report)? } else { attached(&report) }, ok })
+}
+
+/// Makes the pin folder for a user that can't.
+pub(super) fn prepare(file: &Path, user: &str) -> anyhow::Result<Outcome> {
+    let config::FastPath { mode, interfaces: _, pin } = config::load(file)?.config.fast_path;
+    if mode == config::FastPathMode::Off {
+        return Ok(Outcome::done("fast_path.mode is off: nothing to prepare\n".to_owned()));
+    }
+    let (uid, gid) = account::find(user)?;
+    match kernel::prepare(&pin, uid, gid) {
+        Ok(()) => Ok(Outcome::done(format!("{} belongs to {user}\n", pin.display()))),
+        // The daemon will serve without, and say so; its start is not to fail for it.
+        Err(error) if mode == config::FastPathMode::Auto => {
+            Ok(Outcome::done(format!("no kernel programs on this host: {:#}\n", anyhow::Error::from(error))))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn attached(report: &EdgeReport) -> String {

@@ -3,6 +3,7 @@
 //! A command computes a text and an exit code; this module alone prints. Exit codes: 0 done, 1 refused or failed,
 //! 2 usage.
 
+mod account;
 mod admission;
 mod args;
 mod daemon;
@@ -100,6 +101,7 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         }
         Command::Attach(args) => kernel_programs::attach(&args),
         Command::Detach { format, force, pins } => kernel_programs::detach(&pins.pin, force, format.is_json()),
+        Command::Prepare { config, user } => kernel_programs::prepare(&config, &user),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "turnout", &mut script);
