@@ -124,7 +124,7 @@ impl Gateway {
     }
 
     /// Everything for a successor. From now on the kernel is told nothing, and no reload is taken, until
-    /// [`Gateway::take_back`] or the end.
+    /// `take_back` or the end.
     ///
     /// # Errors
     /// A descriptor can't be had (nothing has changed then), or a drain is under way.
