@@ -188,6 +188,7 @@ async fn a_client_that_reads_slowly_is_not_idle() -> Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
+    drop(client);
     // One that reads nothing at all is let go.
     let mut deaf = bench.client().await?;
     deaf.send_request(4, &m::FetchRequest::default()).await?;
