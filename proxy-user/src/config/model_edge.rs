@@ -17,7 +17,8 @@ pub struct FastPath {
     /// if a program can't be loaded or attached.
     pub mode: FastPathMode,
     /// Network interfaces that admission runs on before there is a socket: `auto` for every one that can carry clients
-    /// (Ethernet, up, not loopback), or their names. Connections that come in elsewhere are checked by the daemon.
+    /// (Ethernet, up, not loopback), or their names; an empty list for steering
+    /// alone. Connections that come in elsewhere are checked by the daemon.
     pub interfaces: Interfaces,
     /// Folder on a bpffs in which programs and maps are pinned. It is mounted if it isn't and the daemon may.
     pub pin: PathBuf,

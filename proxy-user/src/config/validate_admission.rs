@@ -23,9 +23,6 @@ impl Check<'_> {
         }
         let Interfaces::Named(names) = interfaces else { return };
         let path = path.key("interfaces");
-        if names.is_empty() {
-            self.error(&path, "at least one name is needed; write `auto` for every interface that can carry clients");
-        }
         let mut seen = HashSet::new();
         for (i, name) in names.iter().enumerate() {
             let fits = (1..=MAX_INTERFACE_NAME).contains(&name.len())

@@ -251,13 +251,13 @@ fn interfaces_are_auto_or_names_and_the_pin_is_a_path() {
     let key = "fast_path.interfaces";
     one_problem(&fast("interfaces: eth0"), key, "write names as a list, such as `[eth0]`");
     one_problem(&fast("interfaces: {a: b}"), key, "expected `auto`, or a list");
-    one_problem(&fast("interfaces: []"), key, "at least one");
     one_problem(&fast("interfaces: [eth0, eth0]"), &format!("{key}[1]"), "twice");
     one_problem(&fast("interfaces: [an-interface-too-long]"), &format!("{key}[0]"), "no name of an interface");
     one_problem(&fast("interfaces: [1]"), &format!("{key}[0]"), "put it in quotes");
     one_problem(&fast("pin: sys/fs/bpf"), "fast_path.pin", "absolute path");
     assert_eq!(problems(&fast("mode: required, interfaces: [eth0, 'wan.5@x'], pin: /sys/fs/bpf/t")), []);
     assert_eq!(problems(&fast("interfaces: auto")), []);
+    assert_eq!(problems(&fast("interfaces: []")), [], "steering alone");
 }
 
 #[test]

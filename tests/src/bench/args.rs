@@ -47,6 +47,8 @@ pub enum Stage {
     Kafka,
     /// The mock broker, raw frames.
     Synthetic,
+    /// New connections by steering, packets through XDP (root).
+    Edge,
 }
 
 impl Args {

@@ -5,6 +5,7 @@
 
 mod args;
 mod counters;
+mod edge;
 mod haproxy;
 mod kafka;
 mod perf;
@@ -46,6 +47,9 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.wants(Stage::Synthetic) {
         synthetic::run(args, &mut report).context("the synthetic stage")?;
+    }
+    if args.wants(Stage::Edge) {
+        edge::run(args, &mut report).context("the edge stage")?;
     }
     let text = report.markdown();
     println!("{text}");

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::stats::Summary;
-use super::subject::{DIRECT, HAPROXY, TURNOUT};
+use super::subject::{BASE, DIRECT, EDGE, HAPROXY, TURNOUT};
 
 /// What a figure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -16,6 +16,10 @@ pub(crate) enum Metric {
     Throughput,
     /// Requests answered per second.
     Requests,
+    /// Connections opened and accepted per second.
+    Connections,
+    /// CPU nanoseconds of the whole system per packet.
+    PacketCpu,
     /// CPU seconds of the proxy's process per GB.
     ProxyCpu,
     /// CPU seconds of the whole system per GB.
@@ -39,6 +43,8 @@ impl Metric {
         match self {
             Self::Throughput => "MB/s",
             Self::Requests => "req/s",
+            Self::Connections => "conn/s",
+            Self::PacketCpu => "system CPU ns/packet",
             Self::ProxyCpu => "proxy CPU s/GB",
             Self::SystemCpu => "system CPU s/GB",
             Self::P50 => "p50 µs",
@@ -53,7 +59,7 @@ impl Metric {
     /// Digits behind the point.
     fn digits(self) -> usize {
         match self {
-            Self::Requests | Self::P50 | Self::P99 | Self::P999 => 0,
+            Self::Requests | Self::Connections | Self::PacketCpu | Self::P50 | Self::P99 | Self::P999 => 0,
             Self::ProxyCpu | Self::SystemCpu => 3,
             _ => 1,
         }
@@ -171,7 +177,9 @@ impl Report {
 
     fn table(&self) -> String {
         let subjects = self.subjects();
-        let pairs = pairs(&subjects);
+        let mut pairs = pairs(&subjects);
+        // Not every subject runs every workload.
+        pairs.retain(|(of, to)| self.rows().iter().any(|(w, metric)| self.ratio(w, *metric, of, to).is_some()));
         let mut text = String::from("\n| workload | figure |");
         for subject in &subjects {
             let _ = write!(text, " {subject} |");
@@ -218,12 +226,12 @@ impl Report {
     }
 }
 
-/// Each proxy against direct, and each but haproxy against haproxy.
+/// Each proxy against direct, each but haproxy against haproxy, and the edge against the same without it.
 fn pairs(subjects: &[String]) -> Vec<(&str, &str)> {
     let names = || subjects.iter().map(String::as_str);
     let to_haproxy = names().filter(|name| ![DIRECT, HAPROXY].contains(name)).map(|name| (name, HAPROXY));
     let to_direct = names().filter(|name| *name != DIRECT).map(|name| (name, DIRECT));
-    to_haproxy.chain(to_direct).collect()
+    to_haproxy.chain(to_direct).chain([(EDGE, BASE)]).collect()
 }
 
 fn cell(summary: &Summary, digits: usize) -> String {
@@ -245,6 +253,9 @@ const COUNTERS: &str = "
   start included, brokers, proxy and kernel.
 - latency: from the moment a request was due at the fixed rate (0.6 of the slowest subject's throughput in the same
   workload) to its whole answer; a late request counts from when it was due.
+- conn/s: connections opened one after the other that send nothing, until the gateway has accepted all of them;
+  latency: of connect(2) alone.
+- system CPU ns/packet: system CPU over the number of packets sent, from the sender's call to the receiver's drop.
 - RSS: `VmRSS` of `/proc/PID/status`, program text included; peak: `VmHWM`. Per connection: `VmRSS` with 1 000
   connections that are idle after one answered request, minus that before, over 1 000.
 ";

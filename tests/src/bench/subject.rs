@@ -13,6 +13,11 @@ pub(crate) const TURNOUT: &str = "turnout";
 /// Column of the yardstick.
 pub(crate) const HAPROXY: &str = "haproxy";
 
+/// Column of the edge's stage without the kernel's part.
+pub(crate) const BASE: &str = "base";
+/// Column of the edge's stage with it.
+pub(crate) const EDGE: &str = "edge";
+
 /// A way to the brokers.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
+use super::pins::PinFolder;
 use super::{CLUSTER, Gateway, Ports, VIRTUAL_CLUSTER, binary, log_path};
 use crate::netns::World;
 use crate::ports;
@@ -161,14 +162,15 @@ impl GatewayBuilder {
         let binary = self.binary.clone().map_or_else(binary, Ok)?;
         let dir = RunDir::create("turnout")?;
         let ports = self.ports()?;
-        let generated = self.text(&ports, &dir.path().join(SOCKET).display().to_string());
+        let pins = self.has_kernel().then(PinFolder::reserve);
+        let generated = self.text(&ports, &dir.path().join(SOCKET).display().to_string(), pins.as_ref());
         let text = self.config.map_or(generated.clone(), |edit| edit(&generated));
         let path = dir.path().join(CONFIG);
         fs::write(&path, text)?;
 
         let launch = Launch { binary, environment: self.environment, open_files: self.open_files };
         let process = launch.spawn(dir.path(), self.world.as_deref())?;
-        let gateway = Gateway { process, launch, ports, world: self.world, dir };
+        let gateway = Gateway { process, launch, ports, world: self.world, _pins: pins, dir };
         if self.wait_ready {
             gateway.wait_ready()?;
         }
@@ -201,7 +203,31 @@ impl GatewayBuilder {
         })
     }
 
-    fn text(&self, ports: &Ports, socket: &str) -> String {
+    fn has_kernel(&self) -> bool {
+        self.fast_path != "off"
+    }
+
+    /// What a gateway with kernel programs says about them: pins of its own, since many run side by side. On loopback
+    /// there is steering alone, for no interface of a test's own carries its clients. Admission is on, and lets tests
+    /// through, unless the test has rules of its own.
+    fn kernel_lines(&self, pins: Option<&PinFolder>) -> String {
+        let Some(pins) = pins else { return format!("fast_path: {{mode: {}}}", self.fast_path) };
+        let interfaces = if self.world.is_some() { "auto" } else { "[]" };
+        let mut text = format!(
+            "fast_path: {{mode: {}, interfaces: {interfaces}, pin: {}}}",
+            self.fast_path,
+            pins.path().display()
+        );
+        if !self.top_lines.iter().any(|line| line.starts_with("admission:")) {
+            text.push_str(
+                "\nadmission: {deny: [203.0.113.0/24, \"2001:db8:bad::/48\"], allow: [0.0.0.0/0, \"::/0\"], \
+                 new_connections: {rate: 20000/s, burst: 40000}}",
+            );
+        }
+        text
+    }
+
+    fn text(&self, ports: &Ports, socket: &str, pins: Option<&PinFolder>) -> String {
         let listen = if self.world.is_some() { "\"0.0.0.0\", \"::\"" } else { "\"127.0.0.1\"" };
         let quoted: Vec<_> = self.bootstrap.split(',').map(|address| format!("\"{address}\"")).collect();
         let mut text = format!("clusters:\n  {CLUSTER}:\n    bootstrap: [{}]\n", quoted.join(", "));
@@ -220,9 +246,9 @@ impl GatewayBuilder {
         lines("", &[own]);
         lines("    ", &self.virtual_lines);
         let own = format!(
-            "fast_path: {{mode: {}}}\nadmin: {{http: \"{admin}\", socket: \"{socket}\"}}\n\
-             log: {{format: human, level: \"{}\"}}",
-            self.fast_path, self.log_level
+            "{}\nadmin: {{http: \"{admin}\", socket: \"{socket}\"}}\nlog: {{format: human, level: \"{}\"}}",
+            self.kernel_lines(pins),
+            self.log_level
         );
         lines("", &[own]);
         lines("", &self.top_lines);
@@ -276,7 +302,7 @@ mod tests {
             admin: "127.0.0.1:101".parse().unwrap(),
         };
         assert_eq!(
-            builder.text(&ports, "/run/x.sock"),
+            builder.text(&ports, "/run/x.sock", None),
             "clusters:\n  real:\n    bootstrap: [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n    connect_timeout: 1s\n\
              virtual_clusters:\n  virtual:\n    cluster: real\n    listen: [\"127.0.0.1\"]\n    bootstrap_port: 100\n    \
              broker_ports: {first: 102, count: 20, first_node_id: 5}\n    limits: {idle: 1s}\n\

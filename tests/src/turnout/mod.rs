@@ -12,6 +12,7 @@
 mod builder;
 mod http;
 mod metrics;
+mod pins;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -61,7 +62,8 @@ pub struct Gateway {
     launch: builder::Launch,
     ports: Ports,
     world: Option<Arc<World>>,
-    // Last, so that the process ends before its directory goes.
+    // These two last, so that the process ends before its pins and its directory go.
+    _pins: Option<pins::PinFolder>,
     dir: RunDir,
 }
 

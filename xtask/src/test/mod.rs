@@ -5,6 +5,7 @@ mod report;
 mod suite;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +14,7 @@ use crate::bootstrap::{self, Purpose, is_ci};
 use crate::{build, fuzz, lint, workspace};
 
 use report::{Report, Row};
+use suite::Edge;
 
 /// Set up, build, and run the tests of the CI tier, or with --full all of them.
 ///
@@ -65,7 +67,13 @@ pub(crate) fn main(Args { full, suite, lint }: &Args) -> Result<()> {
     };
     for name in suite::names()? {
         if suite.as_ref().is_none_or(|part| name.contains(part.as_str())) {
-            report.add(suite::run(&name, &tier)?);
+            report.add(suite::run(&name, &tier, Edge::AsWritten)?);
+            if with_kernel(&name, *full) {
+                report.add(match can_load_programs() {
+                    true => suite::run(&name, &tier, Edge::Kernel)?,
+                    false => Row::skipped(&format!("{name}, steered"), "needs root and the kernel programs"),
+                });
+            }
         }
     }
 
@@ -81,6 +89,21 @@ pub(crate) fn main(Args { full, suite, lint }: &Args) -> Result<()> {
         bail!("tests failed");
     }
     Ok(())
+}
+
+/// Whether a suite of the mainline runs once more with the kernel's programs in front of its gateways: what clients see
+/// must be the same.
+fn with_kernel(suite: &str, full: bool) -> bool {
+    // Theirs say for themselves, or start no gateway.
+    const OTHERS: [&str; 4] = ["edge_kernel", "e2e_edge", "e2e_upgrade", "harness"];
+    const CI: [&str; 3] = ["cases", "e2e_clients", "e2e_sasl"];
+    if full { !OTHERS.contains(&suite) } else { CI.contains(&suite) }
+}
+
+/// Root, in a tree where the kernel programs were built.
+fn can_load_programs() -> bool {
+    let is_root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+    is_root && workspace::kernel_object().is_file()
 }
 
 fn fuzz(report: &mut Report, seconds: u32) {

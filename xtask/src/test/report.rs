@@ -29,6 +29,11 @@ impl Row {
         Self { suite: suite.into(), took, trouble, tally: Tally { passed, ..Tally::default() }, ..Self::default() }
     }
 
+    /// A suite that can't run here.
+    pub(crate) fn skipped(suite: &str, why: &str) -> Self {
+        Self { suite: suite.into(), skipped: vec![("all of it".into(), why.into())], ..Self::default() }
+    }
+
     fn passed(&self) -> usize {
         // A test that skipped itself is one that passed to the test runner.
         let skipped = self.skipped.iter().filter(|(name, _)| self.tally.passed_names.contains(name)).count();

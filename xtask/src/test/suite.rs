@@ -63,15 +63,32 @@ fn sources(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
+/// How the gateways of a suite get their connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Edge {
+    /// As the suite says; without kernel programs where it says nothing.
+    AsWritten,
+    /// Steered and admitted by kernel programs.
+    Kernel,
+}
+
 /// Runs one suite, its tests one after the other: each may start a cluster.
-pub(crate) fn run(name: &str, tier: &Tier) -> Result<Row> {
+pub(crate) fn run(name: &str, tier: &Tier, edge: Edge) -> Result<Row> {
     let started = Instant::now();
+    let heading = match edge {
+        Edge::AsWritten => name.to_owned(),
+        Edge::Kernel => format!("{name}, steered"),
+    };
     let row = match build(name) {
         Ok(binary) => {
             let run = crate::command::run(&binary).args(["--test-threads", "1"]).dir(workspace::root().join("tests"));
-            read(name, with_environment(run, tier.name).into_command(), Some(tier.patience))?
+            let run = match edge {
+                Edge::AsWritten => run,
+                Edge::Kernel => run.env("TURNOUT_FAST_PATH", "required"),
+            };
+            read(&heading, with_environment(run, tier.name).into_command(), Some(tier.patience))?
         }
-        Err(error) => Row::of_result(name, started.elapsed(), Err(error)),
+        Err(error) => Row::of_result(&heading, started.elapsed(), Err(error)),
     };
     Ok(Row { must_run: true, ..row })
 }

@@ -1,0 +1,49 @@
+//! A pin folder for each gateway, which leaves nothing behind, whatever became of the gateway.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use turnout::kernel;
+
+const BPFFS: &str = "/sys/fs/bpf";
+const PREFIX: &str = "turnout-test-";
+
+/// Gateways that live as long as their test process are never dropped: the next process takes off what is theirs.
+fn clear_leftovers() {
+    for entry in fs::read_dir(BPFFS).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')?.0.parse::<u32>().ok());
+        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            drop(PinFolder(entry.path()));
+        }
+    }
+}
+
+/// A folder on the bpffs that no other gateway has; what is pinned in it is taken off when this is dropped.
+#[derive(Debug)]
+pub(super) struct PinFolder(PathBuf);
+
+impl PinFolder {
+    /// A name; the gateway makes the folder.
+    pub(super) fn reserve() -> Self {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        static PREPARE: Once = Once::new();
+        PREPARE.call_once(clear_leftovers);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        Self(Path::new(BPFFS).join(format!("{PREFIX}{}-{number}", std::process::id())))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for PinFolder {
+    fn drop(&mut self) {
+        if let Err(error) = kernel::detach(&self.0, true) {
+            eprintln!("{} is left behind: {error}", self.0.display());
+        }
+    }
+}

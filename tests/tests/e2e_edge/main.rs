@@ -1,0 +1,7 @@
+//! The kernel's edge before a real gateway: hosts in namespaces, real packets, the binary with its programs loaded.
+
+mod admission;
+mod flood;
+mod lifecycle;
+mod steering;
+mod support;
