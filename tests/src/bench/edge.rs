@@ -57,7 +57,8 @@ fn accepts(args: &Args, report: &mut Report, brokers: u16) -> Result<()> {
     let mock: Arc<Mock> = Arc::new(runtime.block_on(Mock::builder().brokers(&nodes).start())?);
     let start = |mode: &str| -> Result<Gateway> {
         let builder = Gateway::before_addresses(&mock.bootstrap(), 1).broker_count(brokers + 1);
-        let gateway = builder.fast_path(mode).log_level("warn").start()?;
+        let gateway =
+            builder.fast_path(mode).log_level("warn").top_line("admission: {deny: [203.0.113.0/24]}").start()?;
         let last = gateway.broker_addr(i32::from(brokers))?;
         wait::until("the last broker's port", SOON, || {
             std::net::TcpStream::connect(last).map(drop).with_context(|| last.to_string())

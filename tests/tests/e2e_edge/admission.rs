@@ -41,6 +41,7 @@ fn deny_cuts(v6: bool, denied: &'static str) -> Result<()> {
     let netns = &stage.world.client(0).netns;
     let error = netns.run(|| connect(None, to(0), PROMPT))?.err().context("a denied client is let in")?;
     ensure!(error.kind() == ErrorKind::TimedOut && begin.elapsed() >= PROMPT, "dropped, not answered: {error}");
+    // The reset that ended the old connection keeps that client from sending more, so these are the SYNs.
     ensure!(stage.refused("deny")? > 0.0, "the kernel counts what it drops");
     ensure!(call(&mut good)? == 1, "another client's connection is untouched");
     ensure!(call(&mut stage.connect(1, None, to(1))?)? == 1);
