@@ -31,6 +31,7 @@ pub fn tree(config: &Config) -> String {
     let FastPath { mode, interfaces, pin } = &config.fast_path;
     let interfaces = match interfaces {
         Interfaces::Auto => "every interface that can carry clients".to_owned(),
+        Interfaces::Named(names) if names.is_empty() => "no interface (steering alone)".to_owned(),
         Interfaces::Named(names) => names.iter().map(|name| printable(name)).collect::<Vec<_>>().join(", "),
     };
     let lines = [
@@ -226,6 +227,14 @@ this host
 └─ workers one per processor
 ";
         assert_eq!(tree(&config()), drawn);
+    }
+
+    #[test]
+    fn an_empty_list_of_interfaces_is_said() {
+        let mut config = config();
+        config.fast_path.interfaces = Interfaces::Named(Vec::new());
+        let drawn = tree(&config);
+        assert!(drawn.contains("kernel path auto on no interface (steering alone), pinned in"), "{drawn}");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use aya::Ebpf;
 use aya::programs::XdpMode;
 use aya::programs::links::FdLink;
 
+use super::backoff::Backoff;
 use super::interfaces::{self, Network};
 use super::pins::{self, Mode};
 use super::programs::{self, ADMIT, STEER, explain, load, pin_link, pin_program, program_fd, refused, replace_program};
@@ -64,6 +65,10 @@ struct Inner {
     wanted: Wanted,
     /// Interfaces that could not be attached natively, with the reason.
     troubles: BTreeMap<u32, String>,
+    /// When interfaces that can't have the program are tried again.
+    retries: Backoff<u32>,
+    /// Why steering could not be repaired, as last logged.
+    steering_trouble: Option<String>,
     /// Why host addresses or interfaces could not be read last time.
     blind: Option<String>,
 }
@@ -183,6 +188,7 @@ impl Edge for KernelEdge {
         let mut inner = self.inner();
         inner.wanted = wanted.map_or(Wanted::All, |names| Wanted::Named(names.to_vec()));
         inner.troubles.clear();
+        inner.retries = Backoff::default();
         inner.upkeep();
     }
 
@@ -267,6 +273,8 @@ impl Inner {
             steers: false,
             wanted: Wanted::Unknown,
             troubles: BTreeMap::new(),
+            retries: Backoff::default(),
+            steering_trouble: None,
             blind: None,
         };
         if reuse {
@@ -364,8 +372,10 @@ impl Inner {
             None if self.steers && pins::edge(&self.pin).exists() => self.attach_steering(),
             None => Ok(()),
         };
-        if let Err(e) = repaired {
-            tracing::warn!("steering: {e}");
+        let trouble = repaired.err().map(|e| e.to_string());
+        if trouble != self.steering_trouble {
+            trouble.iter().for_each(|e| tracing::warn!("steering: {e}"));
+            self.steering_trouble = trouble;
         }
         let Some(network) = self.host_addresses() else { return };
         if self.staged.is_some() {
@@ -378,10 +388,18 @@ impl Inner {
         };
         let attached = self.attached(&wanted);
         self.troubles.retain(|index, _| wanted.contains_key(index));
+        self.retries.retain(|index| wanted.contains_key(index) && !attached.contains(index));
         for (&index, name) in wanted.iter().filter(|(index, _)| !attached.contains(index)) {
+            if !self.retries.is_due(&index) {
+                continue;
+            }
             match self.attach(index, name) {
                 Ok(None) => drop(self.troubles.remove(&index)),
-                Ok(Some(why)) | Err(why) => drop(self.troubles.insert(index, why)),
+                Ok(Some(why)) => drop(self.troubles.insert(index, why)),
+                Err(why) => {
+                    self.retries.failed(index);
+                    self.troubles.insert(index, why);
+                }
             }
         }
     }

@@ -4,6 +4,7 @@
 //! `turnout_steer` (sk_lookup) gives connections to every such port to the daemon's listening sockets. [`KernelEdge`]
 //! owns them on behalf of the gateway.
 
+mod backoff;
 pub mod capabilities;
 pub mod doctor;
 mod edge;

@@ -3,5 +3,6 @@
 mod admission;
 mod flood;
 mod lifecycle;
+mod privileges;
 mod steering;
 mod support;

@@ -5,12 +5,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use harness::netns::World;
 
 use crate::support::*;
 
 /// Says one word to whoever connects.
-fn stranger(stage: &Stage, port: u16) -> Result<()> {
-    let listener = stage.world.gateway().netns.run(|| TcpListener::bind(("0.0.0.0", port)))??;
+fn stranger(world: &World, port: u16) -> Result<()> {
+    let listener = world.gateway().netns.run(|| TcpListener::bind(("0.0.0.0", port)))??;
     std::thread::spawn(move || {
         while let Ok((mut stream, _)) = listener.accept() {
             let _ = stream.write_all(b"stranger");
@@ -68,9 +69,26 @@ fn a_port_without_a_broker_is_refused_at_once_and_a_strangers_port_stays_the_str
     }
     ensure!(stage.refused("no_broker")? >= 2.0, "the refusals are counted");
     let beside = stage.at(0, 1, false).port() - 1;
-    stranger(&stage, beside)?;
+    stranger(&stage.world, beside)?;
     greets(&stage, SocketAddr::new(stage.at(0, 1, false).ip(), beside))?;
     let mut ours = stage.connect(0, None, stage.at(0, 2, false))?;
     ensure!(call(&mut ours)? == 2);
+    Ok(())
+}
+
+/// sk_lookup runs before the host's sockets: a port of the range that was somebody's must not be taken from them.
+#[test]
+fn a_port_of_the_range_that_a_service_already_holds_stays_that_services() -> Result<()> {
+    need_edge!();
+    // Broker ports begin at 9200 with node 1; there is no node 7.
+    let held = 9206;
+    let stage = Stage::start_beside(&[1, 2], |world| stranger(world, held), |builder| builder)?;
+    let at = stage.at(0, 7, false);
+    ensure!(at.port() == held, "the harness's ports moved: {at}");
+    greets(&stage, at)?;
+    ensure!(call(&mut stage.connect(0, None, stage.at(0, 2, false))?)? == 2);
+    let status = stage.gateway.status()?;
+    let told = format!("{:?}", status.virtual_clusters.values().next().context("no virtual cluster")?.strangers);
+    ensure!(told.contains("9206"), "status names the port: {told}");
     Ok(())
 }

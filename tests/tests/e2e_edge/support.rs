@@ -27,7 +27,7 @@ const HEARTBEAT: i16 = 12;
 macro_rules! need_edge {
     () => {
         harness::need_root!();
-        if turnout::kernel::object().is_none() {
+        if ::turnout::kernel::object().is_none() {
             return harness::skip("built without kernel programs");
         }
     };
@@ -92,7 +92,17 @@ pub(crate) struct Stage {
 impl Stage {
     /// Two client hosts (10.90.0.2 and 10.90.1.2) and a gateway that requires its kernel programs.
     pub(crate) fn start(node_ids: &[i32], change: impl FnOnce(GatewayBuilder) -> GatewayBuilder) -> Result<Self> {
+        Self::start_beside(node_ids, |_| Ok(()), change)
+    }
+
+    /// The same on a gateway host where something else came first.
+    pub(crate) fn start_beside(
+        node_ids: &[i32],
+        before: impl FnOnce(&World) -> Result<()>,
+        change: impl FnOnce(GatewayBuilder) -> GatewayBuilder,
+    ) -> Result<Self> {
         let world = Arc::new(World::builder().clients(2).brokers(1).build()?);
+        before(&world)?;
         let brokers = Brokers::start(&world.gateway().netns, node_ids)?;
         let count = u16::try_from(node_ids.len())? + 20;
         let builder = Gateway::before_addresses(&brokers.mock.bootstrap(), node_ids[0])
