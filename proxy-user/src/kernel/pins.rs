@@ -165,11 +165,19 @@ pub(super) fn adopt(pin: &Path, lock: OwnedFd) -> Result<OwnedFd, EdgeError> {
     if !sys::lock(folder.as_fd()).map_err(system("locking the pin folder"))? {
         return Err(EdgeError::Held { pin: pin.into(), holder: holder(pin) });
     }
-    let held = folder.metadata().map_err(system("looking at the lock"))?;
-    match fs::metadata(pin) {
-        Ok(there) if (there.dev(), there.ino()) == (held.dev(), held.ino()) => Ok(folder.into()),
-        _ => Err(EdgeError::WrongLock(pin.into())),
-    }
+    let lock = folder.into();
+    if is_locked_by(pin, &lock) { Ok(lock) } else { Err(EdgeError::WrongLock(pin.into())) }
+}
+
+/// Whether the descriptor is of the folder that is there now, not of one that was removed.
+fn is_locked_by(pin: &Path, lock: &OwnedFd) -> bool {
+    let held = lock.try_clone().and_then(|lock| File::from(lock).metadata());
+    matches!((fs::metadata(pin), held), (Ok(there), Ok(held)) if (there.dev(), there.ino()) == (held.dev(), held.ino()))
+}
+
+/// Whether what is pinned under `pin` still is that of who has this lock.
+pub(super) fn is_owner(pin: &Path, lock: &OwnedFd) -> bool {
+    is_locked_by(pin, lock) && edge(pin).exists()
 }
 
 /// Who holds the lock, as far as `/proc/locks` tells: it names the process that took it, not one it was passed on to.
