@@ -93,10 +93,14 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
     fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
+/// The innermost folder on the way to the pin folder that exists.
+fn nearest(pin: &Path) -> &Path {
+    pin.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"))
+}
+
 /// Makes the pin folder, mounting a bpffs first where there is none and this process may.
 pub(super) fn make(pin: &Path) -> Result<(), EdgeError> {
-    let existing = pin.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
-    if !sys::is_bpffs(existing) {
+    if !sys::is_bpffs(nearest(pin)) {
         let system = Path::new(SYSTEM_BPFFS);
         let parent = pin.parent().unwrap_or(pin).to_owned();
         if !pin.starts_with(system) {
@@ -117,6 +121,20 @@ pub(super) fn make(pin: &Path) -> Result<(), EdgeError> {
 /// # Errors
 /// No bpffs can be had, or the folder can't be given away.
 pub fn prepare(pin: &Path, uid: u32, gid: u32) -> Result<(), EdgeError> {
+    if sys::is_bpffs(nearest(pin)) {
+        return give_away(pin, uid, gid);
+    }
+    // A unit's step has a mount namespace of its own, even with full privileges: what is mounted in it, no other sees.
+    match sys::where_init_is(|| give_away(pin, uid, gid)) {
+        Ok(done) => done,
+        Err(error) => {
+            tracing::debug!("preparing in this mount namespace: init's can't be entered: {error}");
+            give_away(pin, uid, gid)
+        }
+    }
+}
+
+fn give_away(pin: &Path, uid: u32, gid: u32) -> Result<(), EdgeError> {
     make(pin)?;
     for folder in pin.ancestors().skip(1).take_while(|p| sys::is_bpffs(p)) {
         let mode = fs::metadata(folder).map_err(EdgeError::pin("look at", folder))?.permissions().mode();

@@ -1,10 +1,12 @@
 //! The daemon as a unit runs it: one step as root, and then a user with three capabilities.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use harness::turnout;
+use harness::{process, turnout};
 
 use crate::support::*;
 
@@ -62,4 +64,39 @@ fn a_daemon_without_root_steers_admits_and_is_upgraded_with_three_capabilities()
     check(after)?;
     ensure!(call(&mut stage.connect(0, None, stage.at(0, 1, false))?)? == 1);
     stage.gateway.cli(&["drain", "--wait", "--socket", "{socket}"]).map(drop)
+}
+
+/// As a unit's ExecStartPre, which has a mount namespace of its own also with full privileges: on a host without a bpffs
+/// what it mounted there would be seen by nobody.
+#[test]
+fn a_step_in_a_mount_namespace_of_its_own_prepares_the_host() -> Result<()> {
+    need_edge!();
+    let folder = tempfile::tempdir()?;
+    let pin = Path::new("/sys/fs/bpf").join(format!("turnout-test-{}-prepare", std::process::id()));
+    let config = folder.path().join("turnout.yaml");
+    fs::write(
+        &config,
+        format!(
+            "clusters: {{k: {{bootstrap: [\"127.0.0.1:1\"]}}}}\n\
+             virtual_clusters: {{v: {{cluster: k, listen: [\"127.0.0.1\"], bootstrap_port: 1, \
+             broker_ports: {{first: 2, count: 1, first_node_id: 0}}}}}}\n\
+             fast_path: {{mode: auto, pin: {}}}\n",
+            pin.display()
+        ),
+    )?;
+    let mut step = Command::new("unshare");
+    step.args([
+        "--mount",
+        "sh",
+        "-c",
+        "umount -l /sys/fs/bpf 2>/dev/null; exec \"$0\" prepare --config \"$1\" --user \"$2\"",
+    ]);
+    step.arg(turnout::binary()?).arg(&config).arg(USER.to_string());
+    let said = process::run(step, SOON);
+    let owner = fs::metadata(&pin).map(|made| made.uid());
+    // Ours, and empty; gone before anything is judged.
+    let _ = fs::remove_dir(&pin);
+    said?;
+    ensure!(owner.as_ref().is_ok_and(|uid| *uid == USER), "{}: {owner:?}", pin.display());
+    Ok(())
 }
