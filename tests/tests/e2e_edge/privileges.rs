@@ -84,14 +84,11 @@ fn a_step_in_a_mount_namespace_of_its_own_prepares_the_host() -> Result<()> {
             pin.display()
         ),
     )?;
+    // Process 1 of a namespace of its own stands for the host's; behind it runs the step.
+    let inner = r#"unshare --mount sh -c 'umount -l /sys/fs/bpf; exec "$@"' sh "$@"; exit $?"#;
     let mut step = Command::new("unshare");
-    step.args([
-        "--mount",
-        "sh",
-        "-c",
-        "umount -l /sys/fs/bpf 2>/dev/null; exec \"$0\" prepare --config \"$1\" --user \"$2\"",
-    ]);
-    step.arg(turnout::binary()?).arg(&config).arg(USER.to_string());
+    step.args(["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", inner, "sh"]);
+    step.arg(turnout::binary()?).args(["prepare", "--config"]).arg(&config).args(["--user", &USER.to_string()]);
     let said = process::run(step, SOON);
     let owner = fs::metadata(&pin).map(|made| made.uid());
     // Ours, and empty; gone before anything is judged.
