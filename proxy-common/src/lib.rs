@@ -11,5 +11,6 @@ pub mod frame;
 pub mod packet;
 pub mod produce;
 pub mod request;
+pub mod splice;
 pub mod steer;
 pub mod tables;
