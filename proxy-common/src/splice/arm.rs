@@ -5,23 +5,22 @@
 //! kernel reads it under the session's lock, so that disarming followed by a recall (which takes the lock) is a fence;
 //! disarming alone is none, the kernel may have acted on the arm just before.
 
-use core::sync::atomic::{AtomicU32, Ordering};
-
 use super::segment::Arriving;
 use super::seq::{InLocal, OutLocal};
 use super::state::Dir;
+use super::word::Word;
 
 /// The words as they lie in shared memory.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Arm {
     /// 0: never armed. Odd: being written, or disarmed. Even: the other words belong together.
-    generation: AtomicU32,
-    at: AtomicU32,
-    sent: AtomicU32,
-    frames: AtomicU32,
-    remain: AtomicU32,
-    epoch: AtomicU32,
+    generation: Word,
+    at: Word,
+    sent: Word,
+    frames: Word,
+    remain: Word,
+    epoch: Word,
 }
 
 /// What an arm says.
@@ -44,46 +43,42 @@ impl Arm {
     pub fn arm(&self, armed: &Armed) {
         self.disarm();
         let Armed { at, sent, frames, remain, epoch } = *armed;
-        self.at.store(at.0, Ordering::Release);
-        self.sent.store(sent.0, Ordering::Release);
-        self.frames.store(frames, Ordering::Release);
-        self.remain.store(remain, Ordering::Release);
-        self.epoch.store(epoch, Ordering::Release);
-        let odd = self.generation.load(Ordering::Relaxed);
+        self.at.store(at.0);
+        self.sent.store(sent.0);
+        self.frames.store(frames);
+        self.remain.store(remain);
+        self.epoch.store(epoch);
+        let odd = self.generation.load();
         // 0 says "never": skipped on the wrap.
         let even = if odd == u32::MAX { 2 } else { odd + 1 };
-        self.generation.store(even, Ordering::Release);
+        self.generation.store(even);
     }
 
     /// Takes the leave back; the daemon's. No fence by itself.
     pub fn disarm(&self) {
-        let generation = self.generation.load(Ordering::Relaxed);
+        let generation = self.generation.load();
         if generation & 1 == 0 {
-            self.generation.store(generation + 1, Ordering::SeqCst);
+            self.generation.store(generation + 1);
         }
     }
 
-    /// What it says now; `None` while it says nothing. The kernel's.
-    ///
-    /// Loads are relaxed because the kernel's instruction set has no others everywhere. That suffices where the CPU
-    /// keeps the order of loads (x86-64); elsewhere the program must put barriers around it.
+    /// What it says now; `None` while it says nothing. The kernel's; it relies on the order of loads, which x86-64
+    /// keeps.
     #[must_use]
     #[inline(always)]
     pub fn read(&self) -> Option<Armed> {
-        let generation = self.generation.load(Ordering::Relaxed);
+        let generation = self.generation.load();
         if generation == 0 || generation & 1 == 1 {
             return None;
         }
-        core::sync::atomic::compiler_fence(Ordering::SeqCst);
         let armed = Armed {
-            at: InLocal(self.at.load(Ordering::Relaxed)),
-            sent: OutLocal(self.sent.load(Ordering::Relaxed)),
-            frames: self.frames.load(Ordering::Relaxed),
-            remain: self.remain.load(Ordering::Relaxed),
-            epoch: self.epoch.load(Ordering::Relaxed),
+            at: InLocal(self.at.load()),
+            sent: OutLocal(self.sent.load()),
+            frames: self.frames.load(),
+            remain: self.remain.load(),
+            epoch: self.epoch.load(),
         };
-        core::sync::atomic::compiler_fence(Ordering::SeqCst);
-        (self.generation.load(Ordering::Relaxed) == generation).then_some(armed)
+        (self.generation.load() == generation).then_some(armed)
     }
 }
 

@@ -84,3 +84,4 @@ pub mod state;
 pub mod switch;
 pub mod verdict;
 pub mod walk;
+pub mod word;

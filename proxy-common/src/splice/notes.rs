@@ -5,7 +5,7 @@
 //! walk, the daemon before it writes to b. So an answer's note is there when the answer is. An answer without a note is
 //! the daemon's.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use super::word::Word;
 
 /// Requests that may be unanswered while the kernel forwards more.
 pub const RING: u32 = 256;
@@ -72,17 +72,17 @@ impl Note {
 pub struct Notes {
     /// Answers begun, at least: written by whoever has the answers, the kernel in PEER and the daemon in LOCAL. An old
     /// value only makes the ring look fuller.
-    answered: AtomicU32,
+    answered: Word,
     reserved: u32,
     /// At `index % RING`: the index's upper 24 bits, and the note in the lower eight.
-    ring: [AtomicU32; RING as usize],
+    ring: [Word; RING as usize],
 }
 
 const _: () = assert!(size_of::<Notes>() == 8 + 4 * RING as usize && RING == 256);
 
 impl Default for Notes {
     fn default() -> Self {
-        Self { answered: AtomicU32::new(0), reserved: 0, ring: [const { AtomicU32::new(0) }; RING as usize] }
+        Self { answered: Word::new(0), reserved: 0, ring: [const { Word::new(0) }; RING as usize] }
     }
 }
 
@@ -91,7 +91,7 @@ impl Notes {
     #[inline(always)]
     pub fn set(&self, index: u32, note: Note) {
         if let Some(slot) = self.ring.get((index % RING) as usize) {
-            slot.store(index & !(RING - 1) | note.bits(), Ordering::Relaxed);
+            slot.store(index & !(RING - 1) | note.bits());
         }
     }
 
@@ -100,21 +100,21 @@ impl Notes {
     #[inline(always)]
     pub fn get(&self, index: u32) -> Note {
         let Some(slot) = self.ring.get((index % RING) as usize) else { return Note::UNKNOWN };
-        let word = slot.load(Ordering::Relaxed);
+        let word = slot.load();
         if word & !(RING - 1) == index & !(RING - 1) { Note::from_bits(word & 0xf) } else { Note::UNKNOWN }
     }
 
     /// Says that the answers before `index` have begun.
     #[inline(always)]
     pub fn set_answered(&self, index: u32) {
-        self.answered.store(index, Ordering::Relaxed);
+        self.answered.store(index);
     }
 
     /// Whether the request of frame `index` finds its place in the ring free.
     #[must_use]
     #[inline(always)]
     pub fn has_room(&self, index: u32) -> bool {
-        index.wrapping_sub(self.answered.load(Ordering::Relaxed)) < RING
+        index.wrapping_sub(self.answered.load()) < RING
     }
 }
 
