@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 
-use super::*;
-use crate::tcp::{Config, Endpoint, MILLI, Micros, Outcome, Segment, Socket, State};
+use super::{Faults, Host, Link, Network, Node, Rng};
+use crate::tcp::{Config, Endpoint, Failure, MILLI, Micros, Outcome, Segment, Socket, State};
 
 /// Events that an exchange may take after the last fault.
 const MAX_STEPS: usize = 200_000;
@@ -209,6 +209,22 @@ fn scattered_loss_is_repaired_without_waiting_for_timers() {
     let times: Vec<_> = (0..10).map(|seed| exchange(&sender, &reader, false, seed, MAX_STEPS).0).collect();
     let quick = times.iter().filter(|took| **took < 200 * MILLI).count();
     assert!(quick >= 5, "{times:?}");
+}
+
+#[test]
+fn a_link_that_carries_nothing_times_both_sides_out() {
+    let cut = Faults { loss: 1_000, ..Faults::NONE };
+    let mut network = Network::default();
+    let left = megabyte(cut.clone());
+    let right = Side { config: Config { socket: Socket::Broker, ..left.config.clone() }, ..left.clone() };
+    network.connect(LEFT, RIGHT, Link::new(Rng::new(1), cut.clone(), 500, 0));
+    network.connect(RIGHT, LEFT, Link::new(Rng::new(2), cut, 500, 0));
+    let (mut a, mut b) = (peer(&left, &right, RIGHT, 1), peer(&right, &left, LEFT, 2));
+    let steps = (0..MAX_STEPS).take_while(|_| network.step(&mut [&mut a, &mut b])).count();
+    assert!(steps < 100, "{steps}");
+    for peer in [a, b] {
+        assert_eq!(peer.endpoint.state(), State::Failed(Failure::TimedOut));
+    }
 }
 
 #[test]

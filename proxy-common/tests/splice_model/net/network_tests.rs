@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
-use super::super::{Faults, Rng};
-use super::*;
-use crate::tcp::{ACK, Socket};
+use crate::net::{Arrival, Faults, Host, Link, Network, Node, Rng};
+use crate::tcp::{ACK, Micros, Segment, Socket};
 
 const A: Host = Host(0);
 const B: Host = Host(1);

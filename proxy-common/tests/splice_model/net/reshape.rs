@@ -26,8 +26,9 @@ pub(crate) fn split(first: &mut Segment, at: usize) -> Option<Segment> {
 /// The packets a segment stands for (`tcp_gso_segment`).
 pub(super) fn packets(mut segment: Segment) -> Vec<Segment> {
     let mut packets = vec![];
-    while segment.gso_size > 0 {
-        let Some(rest) = split(&mut segment, segment.gso_size) else { break };
+    loop {
+        let size = segment.gso_size;
+        let Some(rest) = split(&mut segment, size) else { break };
         packets.push(std::mem::replace(&mut segment, rest));
     }
     packets.push(segment);

@@ -106,14 +106,18 @@ impl Receiver {
 
     /// Takes what [`Self::accepts`] accepted.
     pub(super) fn take(&mut self, start: u64, payload: &[u8], fin: bool) -> Arrival {
-        let data_end = start + payload.len() as u64;
-        let end = data_end + u64::from(fin);
-        // Nothing can follow a FIN.
-        let end = self.fin.map_or(end, |at| end.min(at + 1));
-        if start >= end {
-            return if payload.is_empty() && !fin { Arrival::Empty } else { Arrival::Duplicate };
+        if payload.is_empty() && !fin {
+            return Arrival::Empty;
         }
-        if end <= self.next {
+        let data_end = start + payload.len() as u64;
+        // Nothing can follow a FIN, and it has one place.
+        let (data_end, fin) = match self.fin {
+            Some(at) if data_end > at => (at, true),
+            Some(at) => (data_end, fin && data_end == at),
+            None => (data_end, fin),
+        };
+        let end = data_end + u64::from(fin);
+        if end <= self.next.max(start) {
             return Arrival::Duplicate;
         }
         let is_bare_fin = payload.is_empty() && start == self.next;

@@ -431,7 +431,7 @@ impl Sender {
         let limit = inside.min(congestion);
         let whole = (unsent / room).min(self.gso).min(limit / room) * room;
         let tail = unsent - whole;
-        let holds_tail = !self.nodelay && !self.fin && !self.sent.is_empty();
+        let holds_tail = !self.nodelay && !self.fin && (whole > 0 || !self.sent.is_empty());
         let takes_tail = tail < room && whole < self.gso * room && unsent <= limit && !holds_tail;
         let len = if takes_tail { unsent } else { whole };
         (len > 0).then_some(len)
