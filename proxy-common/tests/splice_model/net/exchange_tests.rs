@@ -97,13 +97,16 @@ fn faults() -> impl Strategy<Value = Faults> {
 fn side(socket: Socket) -> impl Strategy<Value = Side> {
     let near_wrap = prop_oneof![any::<u32>(), (u32::MAX - 9_000)..u32::MAX];
     let link = (near_wrap, prop_oneof![Just(0_u8), Just(7)], 40..1_460_usize, 1..45_usize);
-    let buffers = (500..70_000_usize, 500..70_000_usize, any::<bool>(), any::<bool>(), any::<bool>());
+    let sizes = (500..70_000_usize, 500..70_000_usize, 500..70_000_usize);
+    let switches = (any::<bool>(), any::<bool>(), any::<bool>());
     let application = (0..60_000_usize, 20..20_000_usize, 0..30 * MILLI);
-    (link, buffers, application, faults()).prop_map(move |(link, buffers, (bytes, chunk, pause), faults)| {
+    (link, sizes, switches, application, faults()).prop_map(move |(link, sizes, switches, application, faults)| {
         let (seq, scale, mss, gso) = link;
-        let (receive_buffer, send_buffer, sack, nodelay, answers_unsent_acks) = buffers;
-        let sizes = Config { seq, scale, mss, gso, receive_buffer, send_buffer, ..Config::of(socket) };
-        Side { config: Config { sack, nodelay, answers_unsent_acks, ..sizes }, bytes, chunk, pause, faults }
+        let (receive_buffer, window, send_buffer) = sizes;
+        let (sack, nodelay, answers_unsent_acks) = switches;
+        let (bytes, chunk, pause) = application;
+        let config = Config { seq, scale, mss, gso, receive_buffer, window, send_buffer, ..Config::of(socket) };
+        Side { config: Config { sack, nodelay, answers_unsent_acks, ..config }, bytes, chunk, pause, faults }
     })
 }
 
@@ -167,8 +170,6 @@ fn exchange(left: &Side, right: &Side, routed: bool, seed: u64, storm: usize) ->
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
-
     #[test]
     fn every_byte_arrives_once_and_in_order_and_both_sides_end(
         left in side(Socket::Client),
@@ -182,7 +183,13 @@ proptest! {
 }
 
 fn megabyte(faults: Faults) -> Side {
-    let config = Config { gso: 44, receive_buffer: 1 << 20, send_buffer: 1 << 20, ..Config::of(Socket::Client) };
+    let config = Config {
+        gso: 44,
+        receive_buffer: 2 << 20,
+        window: 1 << 20,
+        send_buffer: 1 << 20,
+        ..Config::of(Socket::Client)
+    };
     Side { config, bytes: 1 << 20, chunk: 1 << 16, pause: 0, faults }
 }
 

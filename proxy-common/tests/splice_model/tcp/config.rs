@@ -20,8 +20,11 @@ pub(crate) struct Config {
     pub(crate) sack: bool,
     /// TCP_NODELAY.
     pub(crate) nodelay: bool,
-    /// Bytes it receives before the application has to read.
+    /// Bytes it has memory for before the application has to read.
     pub(crate) receive_buffer: usize,
+    /// Largest window it advertises, in bytes (`rcv_ssthresh`). Memory beyond it lets the window keep up, and so two
+    /// packets be acknowledged at once, while some bytes are unread.
+    pub(crate) window: usize,
     /// Bytes the application may write before they are acknowledged.
     pub(crate) send_buffer: usize,
     /// Round trip measured by the handshake.
@@ -36,7 +39,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Ethernet, a millisecond away, 64 KiB each way.
+    /// Ethernet, a millisecond away, windows of 64 KiB.
     pub(crate) fn of(socket: Socket) -> Self {
         Self {
             socket,
@@ -46,7 +49,8 @@ impl Config {
             gso: 1,
             sack: true,
             nodelay: true,
-            receive_buffer: 64 << 10,
+            receive_buffer: 128 << 10,
+            window: 64 << 10,
             send_buffer: 64 << 10,
             rtt: MILLI,
             retries: 15,
@@ -55,9 +59,9 @@ impl Config {
         }
     }
 
-    /// The largest window the scale can tell.
+    /// The largest window, rounded up to what the scale can tell.
     pub(super) fn largest_window(&self) -> u64 {
-        u64::from(u16::MAX) << self.scale
+        (self.window as u64).next_multiple_of(1 << self.scale).min(u64::from(u16::MAX) << self.scale)
     }
 
     /// The window the other side knows of at the start.

@@ -131,6 +131,7 @@ impl Receiver {
         if !self.make_room(payload.len() as u64, start <= self.next) {
             return Arrival::NoRoom;
         }
+        let closed_gap = self.has_gap();
         if fin && end == data_end + 1 {
             self.fin = Some(data_end);
         }
@@ -138,7 +139,6 @@ impl Receiver {
             self.keep(from, payload);
             return Arrival::OutOfOrder;
         }
-        let closed_gap = self.has_gap();
         self.unread.extend(payload);
         self.next += payload.len() as u64;
         self.join();
@@ -205,8 +205,9 @@ impl Receiver {
     /// The window there is memory for, without regard to what was promised (`__tcp_select_window`).
     pub(super) fn selected(&self) -> u64 {
         let free = self.buffer.saturating_sub(self.held());
-        let mss = self.mss.min(self.buffer);
-        if free < self.buffer / 2 && (free < self.buffer / 16 || free < mss) {
+        let full = self.buffer.min(self.largest_window);
+        let mss = self.mss.min(full);
+        if free < full / 2 && (free < self.buffer / 16 || free < mss) {
             return 0;
         }
         if self.scale > 0 {
@@ -220,7 +221,7 @@ impl Receiver {
     pub(super) fn must_tell_window(&self) -> bool {
         let now = self.available();
         let new = self.selected();
-        2 * now <= self.buffer && new > 0 && new >= 2 * now
+        2 * now <= self.buffer.min(self.largest_window) && new > 0 && new >= 2 * now
     }
 
     /// Whether the window that would be told isn't smaller than the last.
