@@ -16,6 +16,8 @@ pub const TCP_LEN: u32 = 20;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const ETHERTYPE_QINQ: u16 = 0x88a8;
 const TCP: u8 = 6;
 /// Of an IPv4 header's flags and fragment offset: all but "don't fragment" and the reserved bit.
 const FRAGMENT: u16 = 0x3fff;
@@ -43,11 +45,11 @@ pub enum Found {
     /// Perhaps TCP, but not in the form.
     Odd,
     /// TCP in the form.
-    Plain(Headers),
+    Plain,
 }
 
 /// Headers in the form, in words as on the wire where nothing else is said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     /// Source address.
     pub source: Address,
@@ -117,19 +119,19 @@ const fn word(b: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
 
-/// Reads the headers of a packet. Takes any bytes.
+/// Reads the headers of a packet to `headers`, which mean nothing unless it is [`Found::Plain`]. Takes any bytes.
 #[inline(always)]
-pub fn read<P: Packet + ?Sized>(packet: &P, frame: &Frame) -> Found {
+pub fn read<P: Packet + ?Sized>(packet: &P, frame: &Frame, headers: &mut Headers) -> Found {
     match frame.ethertype {
-        ETHERTYPE_IPV4 => v4(packet, frame),
-        ETHERTYPE_IPV6 => v6(packet, frame),
-        0x8100 | 0x88a8 => Found::Odd,
+        ETHERTYPE_IPV4 => v4(packet, frame, headers),
+        ETHERTYPE_IPV6 => v6(packet, frame, headers),
+        ETHERTYPE_VLAN | ETHERTYPE_QINQ => Found::Odd,
         _ => Found::Other,
     }
 }
 
 #[inline(always)]
-fn v4<P: Packet + ?Sized>(packet: &P, frame: &Frame) -> Found {
+fn v4<P: Packet + ?Sized>(packet: &P, frame: &Frame, headers: &mut Headers) -> Found {
     let Some(h) = packet.read::<{ IPV4_LEN as usize }>(ETHERNET_LEN) else { return Found::Other };
     if h[9] != TCP {
         return Found::Other;
@@ -140,21 +142,16 @@ fn v4<P: Packet + ?Sized>(packet: &P, frame: &Frame) -> Found {
     }
     let total = u32::from(u16::from_be_bytes([h[2], h[3]]));
     let Some(total) = length(frame, total) else { return Found::Odd };
-    let headers = Headers {
-        source: Address { words: [word(&h, 12), 0, 0, 0], family: 4 },
-        destination: Address { words: [word(&h, 16), 0, 0, 0], family: 4 },
-        ip: word(&h, 0),
-        id: word(&h, 4),
-        hops: h[8] as u32,
-        tcp: [0; 4],
-        tcp_length: 0,
-        payload: 0,
-    };
+    headers.source = Address { words: [word(&h, 12), 0, 0, 0], family: 4 };
+    headers.destination = Address { words: [word(&h, 16), 0, 0, 0], family: 4 };
+    headers.ip = word(&h, 0);
+    headers.id = word(&h, 4);
+    headers.hops = h[8] as u32;
     tcp(packet, frame, headers, total, IPV4_LEN)
 }
 
 #[inline(always)]
-fn v6<P: Packet + ?Sized>(packet: &P, frame: &Frame) -> Found {
+fn v6<P: Packet + ?Sized>(packet: &P, frame: &Frame, headers: &mut Headers) -> Found {
     let Some(h) = packet.read::<{ IPV6_LEN as usize }>(ETHERNET_LEN) else { return Found::Other };
     if h[6] != TCP || h[0] >> 4 != 6 {
         // Behind extension headers there may be anything.
@@ -162,16 +159,11 @@ fn v6<P: Packet + ?Sized>(packet: &P, frame: &Frame) -> Found {
     }
     let payload = u32::from(u16::from_be_bytes([h[4], h[5]]));
     let Some(total) = length(frame, if payload == 0 { 0 } else { payload + IPV6_LEN }) else { return Found::Odd };
-    let headers = Headers {
-        source: Address { words: [word(&h, 8), word(&h, 12), word(&h, 16), word(&h, 20)], family: 6 },
-        destination: Address { words: [word(&h, 24), word(&h, 28), word(&h, 32), word(&h, 36)], family: 6 },
-        ip: word(&h, 0),
-        id: 0,
-        hops: h[7] as u32,
-        tcp: [0; 4],
-        tcp_length: 0,
-        payload: 0,
-    };
+    headers.source = Address { words: [word(&h, 8), word(&h, 12), word(&h, 16), word(&h, 20)], family: 6 };
+    headers.destination = Address { words: [word(&h, 24), word(&h, 28), word(&h, 32), word(&h, 36)], family: 6 };
+    headers.ip = word(&h, 0);
+    headers.id = 0;
+    headers.hops = h[7] as u32;
     tcp(packet, frame, headers, total, IPV6_LEN)
 }
 
@@ -187,9 +179,8 @@ const fn length(frame: &Frame, said: u32) -> Option<u32> {
 }
 
 #[inline(always)]
-fn tcp<P: Packet + ?Sized>(packet: &P, frame: &Frame, mut headers: Headers, total: u32, ip: u32) -> Found {
-    let offset = ETHERNET_LEN + ip as usize;
-    let Some(t) = packet.read::<16>(offset) else { return Found::Odd };
+fn tcp<P: Packet + ?Sized>(packet: &P, frame: &Frame, headers: &mut Headers, total: u32, ip: u32) -> Found {
+    let Some(t) = packet.read::<16>(ETHERNET_LEN + ip as usize) else { return Found::Odd };
     headers.tcp = [word(&t, 0), word(&t, 4), word(&t, 8), word(&t, 12)];
     headers.tcp_length = (t[12] >> 4) as u32 * 4;
     let before = ip + headers.tcp_length;
@@ -197,7 +188,7 @@ fn tcp<P: Packet + ?Sized>(packet: &P, frame: &Frame, mut headers: Headers, tota
         return Found::Odd;
     }
     headers.payload = total - before;
-    Found::Plain(headers)
+    Found::Plain
 }
 
 #[cfg(test)]

@@ -36,11 +36,15 @@ fn about(frame: &[u8]) -> Frame {
     Frame { ethertype, tagged: false, ours: true, length: frame.len() as u32, merged: false }
 }
 
+fn find(frame: &[u8], about: &Frame) -> (Found, Headers) {
+    let mut headers = Headers::default();
+    (read(frame, about, &mut headers), headers)
+}
+
 fn plain(frame: &[u8]) -> Headers {
-    match read(frame, &about(frame)) {
-        Found::Plain(headers) => headers,
-        other => panic!("{other:?}"),
-    }
+    let (found, headers) = find(frame, &about(frame));
+    assert_eq!(found, Found::Plain);
+    headers
 }
 
 #[test]
@@ -62,12 +66,12 @@ fn padding_is_no_payload_and_a_merged_packet_may_not_say_its_length() {
         frame.extend([0; 9]);
         assert_eq!(plain(&frame).payload, 5, "padded");
         let merged = Frame { merged: true, ..about(&frame) };
-        assert_eq!(read(&frame[..], &merged), Found::Odd, "merged packets have no padding");
+        assert_eq!(find(&frame, &merged).0, Found::Odd, "merged packets have no padding");
         let at = if frame[12] == 8 { 16 } else { 18 };
         frame[at..at + 2].fill(0);
-        let Found::Plain(headers) = read(&frame[..], &merged) else { panic!("a large merged packet") };
-        assert_eq!(headers.payload, 14);
-        assert_eq!(read(&frame[..], &about(&frame)), Found::Odd, "no single packet has the length 0");
+        let (found, headers) = find(&frame, &merged);
+        assert_eq!((found, headers.payload), (Found::Plain, 14), "a large merged packet");
+        assert_eq!(find(&frame, &about(&frame)).0, Found::Odd, "no single packet has the length 0");
     }
 }
 
@@ -76,7 +80,7 @@ fn what_deviates_from_the_form_is_odd() {
     let change = |frame: Vec<u8>, at: usize, to: u8| {
         let mut frame = frame;
         frame[at] = to;
-        read(&frame[..], &about(&frame))
+        find(&frame, &about(&frame)).0
     };
     for (what, found) in [
         ("IP options", change(v4(), 14, 0x46)),
@@ -92,8 +96,8 @@ fn what_deviates_from_the_form_is_odd() {
         assert_eq!(found, Found::Odd, "{what}");
     }
     for frame in [v4(), v6()] {
-        assert_eq!(read(&frame[..], &Frame { tagged: true, ..about(&frame) }), Found::Odd, "a tag");
-        assert_eq!(read(&frame[..], &Frame { ours: false, ..about(&frame) }), Found::Odd, "for another host");
+        assert_eq!(find(&frame, &Frame { tagged: true, ..about(&frame) }).0, Found::Odd, "a tag");
+        assert_eq!(find(&frame, &Frame { ours: false, ..about(&frame) }).0, Found::Odd, "for another host");
     }
     assert_eq!(change(v4(), 23, 17), Found::Other, "UDP");
     assert_eq!(change(v4(), 13, 6), Found::Other, "ARP");
@@ -120,7 +124,8 @@ proptest! {
         }
         frame.truncate(frame.len().saturating_sub(cut / 4));
         let about = Frame { merged, ..about(&frame) };
-        if let Found::Plain(headers) = read(&frame[..], &about) {
+        let (found, headers) = find(&frame, &about);
+        if found == Found::Plain {
             prop_assert!(headers.tcp_length >= TCP_LEN && headers.tcp_length <= 60);
             prop_assert!((headers.payload_offset() + headers.payload) as usize <= frame.len());
         }

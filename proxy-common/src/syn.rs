@@ -37,7 +37,7 @@ pub fn timestamp(options: &[u8; 4 * OPTION_WORDS], length: u32) -> Option<u32> {
         if skip > 0 {
             skip -= 1;
         } else {
-            let (kind, size) = (options[at as usize], options[at as usize + 1]);
+            let (Some(&kind), Some(&size)) = (options.get(at as usize), options.get(at as usize + 1)) else { return None };
             if kind == END {
                 return None;
             }

@@ -5,7 +5,7 @@ use aya_ebpf::helpers::{bpf_check_mtu, bpf_clone_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use proxy_common::flows::{CUT, Count, FlowEntry, Role, STAMP, Slot};
-use proxy_common::headers::{Headers, IPV4_LEN, IPV6_LEN};
+use proxy_common::headers::{Found, Headers, IPV4_LEN, IPV6_LEN};
 use proxy_common::splice::ingress::ingress;
 use proxy_common::splice::policy::Policy;
 use proxy_common::splice::segment::Arriving;
@@ -16,7 +16,7 @@ use proxy_common::splice::walk::survey;
 use proxy_common::tables::Address;
 
 use crate::maps::{ARRIVING, POLICIES, SCRATCH, Scratch};
-use crate::packet::{Kind, Skb, SkbPayload, classify};
+use crate::packet::{Skb, SkbPayload, classify};
 use crate::rewrite::{Flags, Ip, flags_and_window, set_ip, set_tcp, trim};
 use crate::{DROP, NEXT, Refused, checksum, count, flow, lock, opening, options};
 
@@ -37,13 +37,13 @@ pub fn turnout_splice_in(ctx: TcContext) -> i32 {
     // SAFETY: the pointer is to this CPU's own memory, which the program at the way out does not use.
     let scratch = unsafe { &mut *scratch };
     match classify(skb, true, &mut scratch.headers) {
-        Kind::Other => return NEXT,
-        Kind::Odd if flow::is_odd_of_session(skb) => {
+        Found::Other => return NEXT,
+        Found::Odd if flow::is_odd_of_session(skb) => {
             count(Count::Judged(Reason::BadForm));
             return DROP;
         }
-        Kind::Odd => return NEXT,
-        Kind::Plain => {}
+        Found::Odd => return NEXT,
+        Found::Plain => {}
     }
     let Some(flow) = flow::of(skb, &scratch.headers) else { return opening::arriving(skb, &mut scratch.headers) };
     arrive(skb, scratch, flow).unwrap_or_else(|Refused| {
@@ -145,7 +145,13 @@ fn decide(scratch: &mut Scratch, slot: &mut Slot, side: Side, link: [u32; 3]) {
             &mut *slot.traffic.as_mut_ptr().wrapping_add(own),
         )
     };
-    let verdict = ingress(d, e, side, p, &scratch.survey, arm.read(), &session.notes);
+    // By way of memory: of an arm that says nothing the words are undefined, and the verifier minds even their copies.
+    // SAFETY: the place is this CPU's own.
+    let armed = unsafe {
+        (&raw mut scratch.armed).write_volatile(arm.read());
+        (&raw const scratch.armed).read_volatile()
+    };
+    let verdict = ingress(d, e, side, p, &scratch.survey, armed, &session.notes);
     slot.seen |= 1 << Role::From(side).number();
     if verdict.route.reaches_peer() && p.length != 0 && !matches!(verdict.route, Route::Echo) {
         traffic.packets += 1;

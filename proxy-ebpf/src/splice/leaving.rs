@@ -4,6 +4,7 @@
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use proxy_common::flows::{CUT, Count, FlowEntry, FlowKey, Role, Slot};
+use proxy_common::headers::Found;
 use proxy_common::packet::{ACK, SYN};
 use proxy_common::splice::egress::egress;
 use proxy_common::splice::segment::{Leaving, Soundness};
@@ -12,7 +13,7 @@ use proxy_common::splice::state::Side;
 use proxy_common::splice::verdict::WHOLE;
 
 use crate::maps::{FLOWS, LEAVING, SCRATCH, Scratch};
-use crate::packet::{Kind, Skb, classify};
+use crate::packet::{Skb, classify};
 use crate::rewrite::{Flags, flags_and_window, set_tcp, trim};
 use crate::{DROP, NEXT, Refused, count, flow, lock, opening, options};
 
@@ -28,14 +29,14 @@ pub fn turnout_splice_out(ctx: TcContext) -> i32 {
     // SAFETY: the pointer is to this CPU's own memory, which the program at the way in does not use.
     let scratch = unsafe { &mut *scratch };
     match classify(skb, false, &mut scratch.headers) {
-        Kind::Other => return NEXT,
+        Found::Other => return NEXT,
         // Of a session it must not leave untranslated.
-        Kind::Odd if flow::is_odd_of_session(skb) => {
+        Found::Odd if flow::is_odd_of_session(skb) => {
             count(Count::Unreadable);
             return DROP;
         }
-        Kind::Odd => return NEXT,
-        Kind::Plain => {}
+        Found::Odd => return NEXT,
+        Found::Plain => {}
     }
     let Some(flow) = flow::of(skb, &scratch.headers) else {
         return if skb.is_forwarded() { NEXT } else { opening::leaving(skb, &mut scratch.headers) };

@@ -9,6 +9,7 @@ use proxy_common::flows::{
     SESSIONS as SESSION_COUNT, Slot,
 };
 use proxy_common::headers::Headers;
+use proxy_common::splice::arm::Armed;
 use proxy_common::splice::policy::Policy;
 use proxy_common::splice::segment::{Arriving, Leaving};
 use proxy_common::splice::verdict::{Departure, Verdict};
@@ -61,6 +62,8 @@ pub struct Scratch {
     pub arriving: Arriving,
     /// The leaving packet.
     pub leaving: Leaving,
+    /// What the daemon's leave for its direction says.
+    pub armed: Option<Armed>,
     /// Of an arriving packet.
     pub survey: Survey,
     /// Of an arriving packet.

@@ -72,8 +72,7 @@ fn strip(skb: Skb, h: &mut Headers) -> Result<(), Refused> {
     let mut nth = 0;
     while nth < OPTION_WORDS {
         if 4 * (nth as u32) < length {
-            let word = skb.load::<[u8; 4]>(from + 4 * nth as u32)?;
-            options[4 * nth..4 * nth + 4].copy_from_slice(&word);
+            options.as_chunks_mut::<4>().0[nth] = skb.load(from + 4 * nth as u32)?;
         }
         nth += 1;
     }
@@ -83,7 +82,7 @@ fn strip(skb: Skb, h: &mut Headers) -> Result<(), Refused> {
     while nth < OPTION_WORDS {
         let place = 4 * nth as u32;
         if place < length {
-            let was = [options[4 * nth], options[4 * nth + 1], options[4 * nth + 2], options[4 * nth + 3]];
+            let was = options.as_chunks::<4>().0[nth];
             let is = blanked(was, place, at);
             difference = difference.replaced(u32::from_ne_bytes(was), u32::from_ne_bytes(is));
             skb.store(from + place, &is)?;

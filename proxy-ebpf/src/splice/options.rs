@@ -42,14 +42,15 @@ pub fn clear(skb: Skb, h: &Headers, blocks: u32) -> Result<(), Refused> {
     if first >= h.tcp_length {
         return Ok(());
     }
+    let nops = NOPS;
     let mut difference = Sum(0);
     let mut nth = 0;
     while nth < OPTION_WORDS as u32 {
         let at = TCP_LEN + 4 * nth;
         if at >= first && at < h.tcp_length {
             let word = skb.load::<u32>(h.tcp_offset() + at)?;
-            difference = difference.replaced(word, NOPS);
-            skb.store(h.tcp_offset() + at, &NOPS)?;
+            difference = difference.replaced(word, nops);
+            skb.store(h.tcp_offset() + at, &nops)?;
         }
         nth += 1;
     }

@@ -121,27 +121,9 @@ impl Skb {
 /// This and other parts of the programs are functions of their own, not inlined, because the compiler then needs less of
 /// the stack: 512 bytes for all that are active at a time.
 #[inline(never)]
-pub fn classify(skb: Skb, arrives: bool, headers: &mut Headers) -> Kind {
+pub fn classify(skb: Skb, arrives: bool, headers: &mut Headers) -> Found {
     let frame = if arrives { skb.arriving() } else { skb.leaving() };
-    match read(&skb, &frame) {
-        Found::Other => Kind::Other,
-        Found::Odd => Kind::Odd,
-        Found::Plain(found) => {
-            *headers = found;
-            Kind::Plain
-        }
-    }
-}
-
-/// What a packet is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// No TCP, for sure.
-    Other,
-    /// Perhaps TCP, but not in the form.
-    Odd,
-    /// TCP in the form.
-    Plain,
+    read(&skb, &frame, headers)
 }
 
 impl Packet for Skb {
