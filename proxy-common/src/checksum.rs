@@ -80,7 +80,8 @@ mod tests {
 
     #[test]
     fn a_replaced_word_is_as_if_it_had_always_been_there() {
-        for (a, b, c) in [(0, 0, 0), (1, u32::MAX, 7), (0x8000_0000, 0xffff, 0xffff_0000), (u32::MAX, 1, u32::MAX - 1)] {
+        for (a, b, c) in [(0, 0, 0), (1, u32::MAX, 7), (0x8000_0000, 0xffff, 0xffff_0000), (u32::MAX, 1, u32::MAX - 1)]
+        {
             let whole = Sum(0).plus(a).plus(c).folded();
             let replaced = Sum(0).plus(a).plus(b).replaced(b, c).folded();
             // 0 and 0xffff are the same number in ones' complement.

@@ -193,12 +193,9 @@ impl FlowKey {
         let ours = Address { words: leg.ours, family: leg.family };
         let theirs = Address { words: leg.theirs, family: leg.family };
         match role {
-            Role::From(_) => Self {
-                source: theirs,
-                destination: ours,
-                ports: leg.ports.rotate_right(16),
-                interface: leg.interface,
-            },
+            Role::From(_) => {
+                Self { source: theirs, destination: ours, ports: leg.ports.rotate_right(16), interface: leg.interface }
+            }
             Role::To(_) => Self { source: ours, destination: theirs, ports: leg.ports, interface: leg.interface },
         }
     }
@@ -245,8 +242,7 @@ mod tests {
             ports: 0x1111 | 0x2222 << 16,
             ..Leg::default()
         };
-        let (from, to) =
-            (FlowKey::of(Role::From(Side::Client), &leg), FlowKey::of(Role::To(Side::Client), &leg));
+        let (from, to) = (FlowKey::of(Role::From(Side::Client), &leg), FlowKey::of(Role::To(Side::Client), &leg));
         assert_eq!((from.source, from.destination), (to.destination, to.source));
         assert_eq!((from.ports, to.ports), (0x2222 | 0x1111 << 16, 0x1111 | 0x2222 << 16));
         assert_eq!((from.interface, to.interface), (7, 7));

@@ -37,7 +37,9 @@ pub fn timestamp(options: &[u8; 4 * OPTION_WORDS], length: u32) -> Option<u32> {
         if skip > 0 {
             skip -= 1;
         } else {
-            let (Some(&kind), Some(&size)) = (options.get(at as usize), options.get(at as usize + 1)) else { return None };
+            let (Some(&kind), Some(&size)) = (options.get(at as usize), options.get(at as usize + 1)) else {
+                return None;
+            };
             if kind == END {
                 return None;
             }
@@ -61,7 +63,12 @@ pub fn timestamp(options: &[u8; 4 * OPTION_WORDS], length: u32) -> Option<u32> {
 #[must_use]
 #[inline(always)]
 pub const fn blanked(bytes: [u8; 4], from: u32, at: u32) -> [u8; 4] {
-    [blank(bytes[0], from, at), blank(bytes[1], from + 1, at), blank(bytes[2], from + 2, at), blank(bytes[3], from + 3, at)]
+    [
+        blank(bytes[0], from, at),
+        blank(bytes[1], from + 1, at),
+        blank(bytes[2], from + 2, at),
+        blank(bytes[3], from + 3, at),
+    ]
 }
 
 #[inline(always)]

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
 //! `turnout_splice_in` (tcx ingress): packets from clients and brokers.
 
-use aya_ebpf::helpers::{bpf_check_mtu, bpf_clone_redirect, bpf_redirect_neigh};
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::{bpf_check_mtu, bpf_clone_redirect, bpf_loop, bpf_redirect_neigh};
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 use proxy_common::flows::{CUT, Count, FlowEntry, Role, STAMP, Slot};
 use proxy_common::headers::{Found, Headers, IPV4_LEN, IPV6_LEN};
 use proxy_common::splice::ingress::ingress;
+use proxy_common::splice::notes::Notes;
 use proxy_common::splice::policy::Policy;
 use proxy_common::splice::segment::Arriving;
 use proxy_common::splice::seq::{InWire, OutWire};
 use proxy_common::splice::state::{Leg, Side};
 use proxy_common::splice::verdict::{Reason, Route, WHOLE};
-use proxy_common::splice::walk::survey;
+use proxy_common::splice::walk::Walk;
 use proxy_common::tables::Address;
 
 use crate::maps::{ARRIVING, POLICIES, SCRATCH, Scratch};
@@ -65,13 +68,13 @@ fn arrive(skb: Skb, scratch: &mut Scratch, flow: &FlowEntry) -> Result<i32, Refu
     let (slot, policy) = unsafe { (&mut *slot, &*policy) };
     summarize(skb, scratch, leg(slot, side.other()));
     look_ahead(skb, scratch, slot, policy, side);
-    let link = skb.load::<[u32; 3]>(0)?;
+    scratch.link = reversed(skb.load(0)?);
 
     let Some(held) = lock::take(flow.session) else {
         count(Count::Busy);
         return Ok(DROP);
     };
-    decide(scratch, slot, side, reversed(link));
+    decide(scratch, slot, side);
     held.release();
 
     count(Count::Judged(scratch.verdict.reason));
@@ -115,6 +118,15 @@ fn room(skb: Skb, h: &Headers, onward: &Leg) -> u32 {
     mtu.saturating_sub(headers)
 }
 
+/// What a step of the walk needs.
+struct Steps<'a> {
+    skb: Skb,
+    scratch: &'a mut Scratch,
+    notes: &'a Notes,
+    policy: &'a Policy,
+    side: Side,
+}
+
 /// Walks the packet's frames, before the lock is taken.
 #[inline(never)]
 fn look_ahead(skb: Skb, scratch: &mut Scratch, slot: &Slot, policy: &Policy, side: Side) {
@@ -124,13 +136,24 @@ fn look_ahead(skb: Skb, scratch: &mut Scratch, slot: &Slot, policy: &Policy, sid
         let index = side.index();
         (&*session.dirs.as_ptr().wrapping_add(index), &*session.arms.as_ptr().wrapping_add(index))
     };
-    let payload = SkbPayload::of(skb, &scratch.headers);
-    scratch.survey = survey(d, side, &scratch.arriving, arm.read(), &payload, policy, &session.notes);
+    scratch.walk = Walk::begin(d, &scratch.arriving, arm.read());
+    let mut steps = Steps { skb, scratch, notes: &session.notes, policy, side };
+    // SAFETY: the function has the signature that the helper calls, and what it is given outlives the call.
+    unsafe { bpf_loop(Walk::STEPS, step as *mut c_void, (&raw mut steps).cast(), 0) };
+}
+
+/// One frame; other than 0 ends the walk.
+extern "C" fn step(_: u64, steps: *mut Steps<'_>) -> i64 {
+    // SAFETY: the pointer is the one that `look_ahead` gave.
+    let Steps { skb, scratch, notes, policy, side } = unsafe { &mut *steps };
+    let payload = SkbPayload::of(*skb, &scratch.headers);
+    let Scratch { walk, arriving, .. } = &mut **scratch;
+    i64::from(!walk.step(*side, arriving, &payload, policy, notes))
 }
 
 /// Under the lock: asks the machine, and notes what is to be noted.
 #[inline(never)]
-fn decide(scratch: &mut Scratch, slot: &mut Slot, side: Side, link: [u32; 3]) {
+fn decide(scratch: &mut Scratch, slot: &mut Slot, side: Side) {
     let session = &mut slot.session;
     let p = &scratch.arriving;
     // SAFETY: a side's index is 0 or 1, the two directions are different ones, and the lock makes them ours.
@@ -151,14 +174,14 @@ fn decide(scratch: &mut Scratch, slot: &mut Slot, side: Side, link: [u32; 3]) {
         (&raw mut scratch.armed).write_volatile(arm.read());
         (&raw const scratch.armed).read_volatile()
     };
-    let verdict = ingress(d, e, side, p, &scratch.survey, armed, &session.notes);
+    let verdict = ingress(d, e, side, p, scratch.walk.found(p), armed, &session.notes);
     slot.seen |= 1 << Role::From(side).number();
     if verdict.route.reaches_peer() && p.length != 0 && !matches!(verdict.route, Route::Echo) {
         traffic.packets += 1;
         traffic.bytes += u64::from(if verdict.keep < p.length { verdict.keep } else { p.length });
     }
     if !verdict.reason.is_refusal() {
-        leg.link = link;
+        leg.link = scratch.link;
         leg.link_known = 1;
     }
     scratch.verdict = verdict;
@@ -171,7 +194,7 @@ const fn reversed(link: [u32; 3]) -> [u32; 3] {
 }
 
 /// Does what the verdict says.
-#[inline(always)]
+#[inline(never)]
 fn carry_out(skb: Skb, scratch: &mut Scratch, onward: &Leg) -> Result<i32, Refused> {
     let route = scratch.verdict.route;
     match route {

@@ -16,7 +16,7 @@ pub fn find(key: &FlowKey) -> Option<&'static FlowEntry> {
 }
 
 /// Whose packet it is, by its headers.
-#[inline(always)]
+#[inline(never)]
 pub fn of(skb: Skb, h: &Headers) -> Option<&'static FlowEntry> {
     find(&FlowKey { source: h.source, destination: h.destination, ports: h.tcp[0], interface: skb.interface() })
 }

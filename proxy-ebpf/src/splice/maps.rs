@@ -13,7 +13,7 @@ use proxy_common::splice::arm::Armed;
 use proxy_common::splice::policy::Policy;
 use proxy_common::splice::segment::{Arriving, Leaving};
 use proxy_common::splice::verdict::{Departure, Verdict};
-use proxy_common::splice::walk::Survey;
+use proxy_common::splice::walk::Walk;
 use proxy_common::tables::PortKey;
 
 /// Which packets are a session's.
@@ -58,14 +58,16 @@ pub struct Scratch {
     pub came: u32,
     /// SACK blocks as they came.
     pub blocks: [u32; 8],
+    /// Addresses of the Ethernet header that leads back.
+    pub link: [u32; 3],
     /// The arriving packet.
     pub arriving: Arriving,
     /// The leaving packet.
     pub leaving: Leaving,
     /// What the daemon's leave for its direction says.
     pub armed: Option<Armed>,
-    /// Of an arriving packet.
-    pub survey: Survey,
+    /// Through the frames of an arriving packet.
+    pub walk: Walk,
     /// Of an arriving packet.
     pub verdict: Verdict,
     /// Of a leaving packet.
