@@ -14,6 +14,7 @@ use crate::tcp::{Endpoint, Micros, Segment, State};
 pub(crate) struct Broker {
     pub(crate) endpoint: Endpoint,
     habits: Habits,
+    send_buffer: usize,
     /// It reads on only after an answer was written, as Kafka's brokers do.
     serial: bool,
     script: Rc<Vec<Exchange>>,
@@ -28,10 +29,31 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    pub(crate) fn new(endpoint: Endpoint, habits: Habits, serial: bool, script: Rc<Vec<Exchange>>, rng: Rng) -> Self {
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        habits: Habits,
+        send_buffer: usize,
+        serial: bool,
+        script: Rc<Vec<Exchange>>,
+        rng: Rng,
+    ) -> Self {
         let (inbox, answers, wrong) = (vec![], VecDeque::new(), None);
         let (next, served, writes_at, reads_at) = (0, 0, 0, 0);
-        Self { endpoint, habits, serial, script, rng, inbox, next, answers, served, writes_at, reads_at, wrong }
+        Self {
+            endpoint,
+            habits,
+            send_buffer,
+            serial,
+            script,
+            rng,
+            inbox,
+            next,
+            answers,
+            served,
+            writes_at,
+            reads_at,
+            wrong,
+        }
     }
 
     /// Whether it has received every request.
@@ -106,10 +128,9 @@ impl Broker {
             self.endpoint.shutdown();
             return;
         }
-        let mut written = 0;
         if let Some((_, answer)) = self.answers.front_mut().filter(|(due, _)| *due <= now) {
             let some = 1 + self.rng.below(self.habits.write as u64) as usize;
-            written = self.endpoint.write(&answer[..some.min(answer.len())]);
+            let written = self.endpoint.write(&answer[..some.min(answer.len())]);
             answer.drain(..written);
             if answer.is_empty() {
                 self.answers.pop_front();
@@ -119,7 +140,7 @@ impl Broker {
         if self.endpoint.at_end() && self.answers.is_empty() {
             self.endpoint.shutdown();
         }
-        if written == 0 || self.rng.chance(100) {
+        if self.rng.chance(100) {
             self.writes_at = now + 1 + self.rng.below(self.habits.pause + 1);
         }
     }
@@ -133,7 +154,9 @@ impl Broker {
             return None;
         }
         let closes = self.served >= self.habits.closes_after || self.endpoint.at_end() && self.answers.is_empty();
-        let due = if closes { Some(0) } else { self.answers.front().map(|(due, _)| *due) };
+        let room = self.endpoint.unacked() < self.send_buffer;
+        let answer = self.answers.front().filter(|_| room).map(|(due, _)| *due);
+        let due = if closes { Some(0) } else { answer };
         due.map(|due| due.max(self.writes_at))
     }
 

@@ -29,6 +29,7 @@ pub(crate) struct Habits {
 pub(crate) struct Client {
     pub(crate) endpoint: Endpoint,
     pub(crate) habits: Habits,
+    send_buffer: usize,
     script: Rc<Vec<Exchange>>,
     rng: Rng,
     /// Exchanges whose request was begun, and what is left of the last one.
@@ -45,7 +46,13 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(endpoint: Endpoint, habits: Habits, script: Rc<Vec<Exchange>>, rng: Rng) -> Self {
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        habits: Habits,
+        send_buffer: usize,
+        script: Rc<Vec<Exchange>>,
+        rng: Rng,
+    ) -> Self {
         let mut expected = vec![];
         let mut borders = vec![];
         for exchange in script.iter() {
@@ -57,6 +64,7 @@ impl Client {
         Self {
             endpoint,
             habits,
+            send_buffer,
             script,
             rng,
             begun,
@@ -93,8 +101,8 @@ impl Client {
         if done || self.endpoint.at_end() {
             self.endpoint.shutdown();
         }
-        // Now and then it hesitates; a full buffer it asks again.
-        if written == 0 || self.rng.chance(100) {
+        // Now and then it hesitates.
+        if self.rng.chance(100) {
             self.writes_at = now + 1 + self.rng.below(self.habits.pause + 1);
         }
     }
@@ -109,7 +117,9 @@ impl Client {
 
     fn wants_write(&self) -> bool {
         let open = matches!(self.endpoint.state(), State::Established | State::CloseWait);
-        open && (self.endpoint.at_end() || !self.rest.is_empty() || self.may_begin() || self.may_close())
+        let room = self.endpoint.unacked() < self.send_buffer;
+        let writes = room && (!self.rest.is_empty() || self.may_begin());
+        open && (writes || self.endpoint.at_end() || self.may_close())
     }
 
     fn may_close(&self) -> bool {
@@ -124,7 +134,7 @@ impl Client {
             self.wrong = Some(format!("the client received other bytes at {} (frame {})", at + good, self.answered));
         }
         self.received += bytes.len();
-        while self.borders.get(self.answered).is_some_and(|border| *border <= self.received) {
+        while self.answered < self.begun && self.borders[self.answered] <= self.received {
             self.answered += 1;
         }
         self.reads_at = now + self.rng.below(self.habits.pause + 1);

@@ -31,7 +31,7 @@ use client::Client;
 use gateway::{Counts, Gateway};
 use net::{Host, Link, Network, Rng};
 use scenario::Scenario;
-use tcp::{Endpoint, State};
+use tcp::{Endpoint, MILLI, Micros, State};
 
 const CLIENT: Host = Host(0);
 const GATEWAY: Host = Host(1);
@@ -39,18 +39,25 @@ const BROKER: Host = Host(2);
 
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 10_000;
-/// Events that a run may take once everything goes right.
-const MAX_EVENTS: usize = 1_000_000;
+/// Events, and virtual time, that a run may take once everything goes right.
+const MAX_EVENTS: usize = 500_000;
+const MAX_TIME: Micros = 3_600_000 * MILLI;
 
-/// Runs a scenario; the error says what went wrong.
+/// Runs a scenario; the error says what went wrong, be it a panic.
 fn run(scenario: &Scenario, trace: bool) -> Result<Counts, String> {
+    std::panic::catch_unwind(|| simulate(scenario, trace))
+        .unwrap_or_else(|panic| Err(format!("panic: {:?}", panic.downcast_ref::<String>())))
+}
+
+fn simulate(scenario: &Scenario, trace: bool) -> Result<Counts, String> {
     let mut rng = Rng::new(scenario.seed ^ 0x5eed);
     let script = Rc::new(scenario.shape.script(&mut rng));
     let [[to_client, client], [to_broker, broker]] = &scenario.configs;
+    let buffers = [client.send_buffer, broker.send_buffer];
     let endpoint = Endpoint::new(client, to_client);
-    let mut client = Client::new(endpoint, scenario.client.clone(), script.clone(), rng.fork());
+    let mut client = Client::new(endpoint, scenario.client.clone(), buffers[0], script.clone(), rng.fork());
     let endpoint = Endpoint::new(broker, to_broker);
-    let mut broker = Broker::new(endpoint, scenario.broker.clone(), scenario.serial, script, rng.fork());
+    let mut broker = Broker::new(endpoint, scenario.broker.clone(), buffers[1], scenario.serial, script, rng.fork());
     let policy = scenario.shape.policy();
     let mut gateway = Gateway::new(scenario.configs.clone(), scenario.manner.clone(), policy, rng.fork(), trace);
     let mut network = Network::default();
@@ -59,7 +66,7 @@ fn run(scenario: &Scenario, trace: bool) -> Result<Counts, String> {
         let link = Link::new(rng.fork(), faults.clone(), scenario.delays[side], scenario.rates[side]);
         network.connect(from, to, link);
     }
-    let mut events = 0;
+    let (mut events, mut calm_at) = (0, 0);
     while network.step(&mut [&mut client, &mut gateway, &mut broker]) {
         events += 1;
         if events == scenario.storm {
@@ -71,7 +78,8 @@ fn run(scenario: &Scenario, trace: bool) -> Result<Counts, String> {
         if let Some(wrong) = wrong {
             return Err(wrong.clone());
         }
-        if events > scenario.storm + MAX_EVENTS {
+        calm_at = if events <= scenario.storm { network.now() } else { calm_at };
+        if events > scenario.storm + MAX_EVENTS || network.now() > calm_at + MAX_TIME {
             break;
         }
     }

@@ -21,7 +21,7 @@ pub(crate) const FETCH_CAP: u16 = 15;
 
 /// What is special about a request and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+enum Kind {
     /// Fetch; forwarded both ways.
     Fetch,
     /// Fetch above the cap: the daemon passes it on, and changes the answer.
@@ -41,7 +41,6 @@ pub(crate) enum Kind {
 /// A request and what becomes of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
-    pub(crate) kind: Kind,
     /// As the client sends it.
     pub(crate) request: Vec<u8>,
     /// As the broker receives it, if it does.
@@ -102,7 +101,7 @@ impl Shape {
                 let changed = kind == Kind::NewFetch || small;
                 let for_client = if changed { rewritten_answer(&answer) } else { answer.clone() };
                 let for_broker = Some(request.clone());
-                Exchange { kind, request, for_broker, answer: Some(answer), for_client: Some(for_client) }
+                Exchange { request, for_broker, answer: Some(answer), for_client: Some(for_client) }
             }
             Kind::Produce | Kind::FailedProduce | Kind::SilentProduce => self.produce(kind, nth, bytes, rng),
             Kind::Metadata => {
@@ -110,12 +109,12 @@ impl Shape {
                 let answer = frame(&nth.to_be_bytes(), &answer);
                 let (for_broker, for_client) = (rewritten_request(&request), rewritten_answer(&answer));
                 let (for_broker, for_client) = (Some(for_broker), Some(for_client));
-                Exchange { kind, request, for_broker, answer: Some(answer), for_client }
+                Exchange { request, for_broker, answer: Some(answer), for_client }
             }
             Kind::ApiVersions => {
                 let request = frame(&request_header(API_VERSIONS, 3, nth, Some(7)), &bytes);
                 let for_client = Some(own_answer(&request));
-                Exchange { kind, request, for_broker: None, answer: None, for_client }
+                Exchange { request, for_broker: None, answer: None, for_client }
             }
         }
     }
@@ -136,12 +135,12 @@ impl Shape {
         let request = frame(&header, &bytes);
         let for_broker = Some(request.clone());
         if kind == Kind::SilentProduce {
-            return Exchange { kind, request, for_broker, answer: None, for_client: None };
+            return Exchange { request, for_broker, answer: None, for_client: None };
         }
         let partitions = 1 + rng.below(4) as u8;
         let answer = frame(&nth.to_be_bytes(), &produce_answer(version, partitions, hints));
         let for_client = Some(if hints { rewritten_answer(&answer) } else { answer.clone() });
-        Exchange { kind, request, for_broker, answer: Some(answer), for_client }
+        Exchange { request, for_broker, answer: Some(answer), for_client }
     }
 
     fn filler(&self, rng: &mut Rng) -> Vec<u8> {

@@ -62,6 +62,10 @@ impl Gateway {
         if segment.has(SYN) {
             segment.payload.clear();
         }
+        let ahead = InWire(segment.seq).after(d.reached()) && !InWire(segment.seq).after(d.x_edge.plus(1));
+        if ahead && !segment.has(RST) && segment.payload.is_empty() {
+            segment.seq = d.reached().0;
+        }
         // In LOCAL an RST that x expects is not the state machine's to refuse.
         if segment.has(RST) && near(segment.seq) {
             let hits = |seq: u32| seq == d.exp.0 || seq == acks::ack_x(d).0 || !d.is_peer();

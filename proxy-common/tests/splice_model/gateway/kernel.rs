@@ -12,7 +12,7 @@ use proxy_common::splice::{acks, switch};
 
 use super::{Gateway, Held, host, local, remote};
 use crate::net::Host;
-use crate::tcp::{ACK, FIN, Micros, Outcome, Segment, URG};
+use crate::tcp::{ACK, FIN, Micros, Segment, State, URG};
 
 /// What happened, by reason and route.
 #[derive(Clone, Debug, Default)]
@@ -104,6 +104,8 @@ impl Gateway {
     /// A packet comes from a side's host.
     pub(super) fn arrive(&mut self, now: Micros, side: Side, segment: Segment, injected: bool) {
         let Some(session) = &self.session else {
+            let early = segment.seq.wrapping_sub(self.sockets[side.index()].rcv_nxt()) as i32 > 0;
+            self.had_early[side.index()] |= early;
             self.sockets[side.index()].on_segment(now, &segment);
             return;
         };
@@ -218,10 +220,12 @@ impl Gateway {
             self.manner.most_local_losses -= 1;
             return;
         }
-        let outcome = self.sockets[side.index()].on_segment(now, &copy);
-        let provokes = verdict.reason.is_refusal() || matches!(verdict.reason, Reason::Probe | Reason::Reset);
-        if outcome == Outcome::Challenged && !provokes {
-            self.fail(format!("a local socket was given what can't be: {copy:?} by {verdict:?}"));
+        let socket = &mut self.sockets[side.index()];
+        let alive = !matches!(socket.state(), State::Closed | State::Failed(_));
+        let unsent = copy.has(ACK) && copy.ack.wrapping_sub(socket.snd_nxt()) as i32 > 0;
+        socket.on_segment(now, &copy);
+        if alive && unsent {
+            self.fail(format!("a local socket was acknowledged what it did not send: {copy:?} by {verdict:?}"));
         }
     }
 

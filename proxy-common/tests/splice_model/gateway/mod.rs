@@ -90,6 +90,8 @@ pub(crate) struct Gateway {
     daemon: Daemon,
     ledger: Ledger,
     held: Vec<Held>,
+    /// Whether a local socket received something out of order before the session began.
+    had_early: [bool; 2],
     outgoing: VecDeque<(Host, Segment)>,
     attacks_at: Option<Micros>,
     pub(crate) counts: Counts,
@@ -138,6 +140,7 @@ impl Gateway {
             daemon,
             ledger: Ledger::default(),
             held: vec![],
+            had_early: [false; 2],
             outgoing: VecDeque::new(),
             attacks_at,
             counts: Counts::default(),
@@ -196,7 +199,8 @@ impl Gateway {
                 unacked: y.unacked() as u32,
                 x_scale: u32::from(x_own.scale),
                 y_scale: u32::from(y_peer.scale),
-                x_window: x_own.receive_buffer as u32,
+                x_window: (x_own.receive_buffer.max(x_own.window as usize).next_multiple_of(1 << x_own.scale)) as u32,
+                x_had_early: self.had_early[side],
                 y_window: y.snd_wnd() as u32,
                 y_wl: y.rcv_nxt(),
             }
