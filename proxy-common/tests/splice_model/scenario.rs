@@ -72,7 +72,7 @@ fn config(rng: &mut Rng, socket: Socket, sack: bool, mss: usize, scale: u8) -> C
         gso: 1 + rng.below(44) as usize,
         sack,
         nodelay: rng.chance(900),
-        receive_buffer: buffer(rng),
+        receive_buffer: buffer(rng).max(2 * mss),
         send_buffer: buffer(rng),
         rtt: MILLI,
         quick_acks: rng.below(20) as u32,
