@@ -19,7 +19,7 @@
 //! loss found by three duplicate or selective acknowledgments or by a timer, acceptability and challenge
 //! acknowledgments with their rate limit (RFC 5961).
 //!
-//! Not modelled: timestamps, ECN, urgent data, D-SACK, RACK and tail loss probes (a lost tail waits for the timer),
+//! Not modelled: timestamps, ECN, urgent data, what a sender learns from D-SACK, RACK and tail loss probes (a lost tail waits for the timer),
 //! SACK compression, autotuning of buffers, keepalive, the end of TIME_WAIT, `SO_LINGER`.
 
 mod config;

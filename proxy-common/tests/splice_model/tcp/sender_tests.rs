@@ -2,6 +2,10 @@
 use super::super::{MILLI, Socket};
 use super::*;
 
+/// Start and end of what is sent, FIN included, and of a SACK block: offsets into the stream.
+type Sending = (u64, u64);
+type Block = (u32, u32);
+
 const ISN: u32 = u32::MAX - 9;
 const START: u64 = (1 << 32) + ISN as u64;
 const RTO: Micros = 201 * MILLI;
@@ -20,7 +24,7 @@ fn sender(own: &Config, window: usize, written: u64) -> Sender {
 }
 
 /// Everything it sends now, as offsets into the stream.
-fn sent(sender: &mut Sender, now: Micros) -> Vec<(u64, u64)> {
+fn sent(sender: &mut Sender, now: Micros) -> Vec<Sending> {
     std::iter::from_fn(|| sender.poll(now, 10))
         .map(|burst| {
             let start = burst.start.wrapping_sub(START);
@@ -32,7 +36,7 @@ fn sent(sender: &mut Sender, now: Micros) -> Vec<(u64, u64)> {
 }
 
 /// An acknowledgment up to `ack`, with a window up to `edge` and blocks, all as offsets.
-fn acknowledge(sender: &mut Sender, now: Micros, ack: u64, edge: u64, sack: &[(u32, u32)]) {
+fn acknowledge(sender: &mut Sender, now: Micros, ack: u64, edge: u64, sack: &[Block]) {
     let sack: Vec<_> = sack.iter().map(|(a, b)| (ISN.wrapping_add(*a), ISN.wrapping_add(*b))).collect();
     let at = sender.window_from;
     let ack = Ack { at, ack: START + ack, window: edge - ack, sack: &sack, carries_data: false };
@@ -41,7 +45,7 @@ fn acknowledge(sender: &mut Sender, now: Micros, ack: u64, edge: u64, sack: &[(u
 
 #[test]
 fn packets_are_full_or_the_last_and_stay_inside_the_window() {
-    let cases: [(u64, usize, usize, &[(u64, u64)]); 7] = [
+    let cases: [(u64, usize, usize, &[Sending]); 7] = [
         (25, 1_000, 1, &[(0, 10), (10, 20), (20, 25)]),
         (25, 1_000, 8, &[(0, 25)]),
         (25, 24, 1, &[(0, 10), (10, 20)]),
@@ -157,7 +161,7 @@ fn what_opens_the_window_or_carries_data_is_no_duplicate() {
 #[test]
 fn what_lies_under_three_packets_acknowledged_selectively_is_sent_again() {
     // Of 100 bytes sent, which blocks make which packets lost.
-    let cases: [(&[(u32, u32)], &[(u64, u64)]); 8] = [
+    let cases: [(&[Block], &[Sending]); 8] = [
         (&[(10, 40)], &[(0, 10)]),
         (&[(10, 30)], &[]),
         (&[(20, 30), (40, 50), (60, 70)], &[(0, 10), (10, 20)]),
