@@ -59,6 +59,16 @@ fn bytes_and_half_closes_go_both_ways_across_the_wrap() {
 }
 
 #[test]
+fn a_repeated_fin_is_acknowledged_at_once() {
+    let mut endpoint = Endpoint::new(&gateway(), &client());
+    let fin = Segment { flags: ACK | FIN, ..from_client(0, &[7; 10]) };
+    for answers in [0, 1] {
+        assert_eq!(endpoint.on_segment(0, &fin), Outcome::Accepted);
+        assert_eq!((endpoint.state(), all(&mut endpoint, 0).len()), (State::CloseWait, answers));
+    }
+}
+
+#[test]
 fn both_closing_at_once_ends_in_time_wait_on_both_sides() {
     let (mut a, mut b) = pair(&client(), &gateway());
     a.shutdown();

@@ -145,6 +145,55 @@ fn three_duplicates_resend_the_first_and_partial_progress_the_next() {
 }
 
 #[test]
+fn duplicates_count_from_the_last_progress_on() {
+    let mut sender = sender(&Config { sack: false, ..own() }, 100, 50);
+    sent(&mut sender, 0);
+    for ack in [0, 0, 10, 10, 10] {
+        acknowledge(&mut sender, 1, ack, 100, &[]);
+        assert_eq!(sent(&mut sender, 1), [], "after {ack}");
+    }
+    acknowledge(&mut sender, 1, 10, 100, &[]);
+    assert_eq!(sent(&mut sender, 1), [(10, 20)]);
+}
+
+#[test]
+fn after_a_timeout_was_repaired_duplicates_count_again() {
+    let mut sender = sender(&Config { sack: false, ..own() }, 100, 10);
+    sent(&mut sender, 0);
+    let due = sender.next_timer().unwrap();
+    sender.fire(due);
+    assert_eq!(sent(&mut sender, due), [(0, 10)]);
+    acknowledge(&mut sender, due, 10, 100, &[]);
+    sender.cwnd = 100;
+    sender.write(&[10, 11, 12, 13]);
+    assert_eq!(sent(&mut sender, due), [(10, 14)]);
+    for expected in [vec![], vec![], vec![(10, 14)]] {
+        acknowledge(&mut sender, due, 10, 100, &[]);
+        assert_eq!(sent(&mut sender, due), expected);
+    }
+}
+
+#[test]
+fn the_timeout_follows_the_round_trips_of_what_was_sent_once() {
+    let mut sender = sender(&own(), 10, 1_000);
+    let mut now = 0;
+    for at in (0..200).step_by(10) {
+        assert_eq!(sent(&mut sender, now), [(at, at + 10)]);
+        now += 500 * MILLI;
+        acknowledge(&mut sender, now, at + 10, at + 20, &[]);
+    }
+    sent(&mut sender, now);
+    let wait = sender.next_timer().unwrap() - now;
+    assert!((600 * MILLI..800 * MILLI).contains(&wait), "{wait}");
+    let before = sender.rtt.timeout(0);
+    let due = sender.next_timer().unwrap();
+    sender.fire(due);
+    sent(&mut sender, due);
+    acknowledge(&mut sender, due + 5_000 * MILLI, 210, 220, &[]);
+    assert_eq!(sender.rtt.timeout(0), before, "sent twice: says nothing");
+}
+
+#[test]
 fn what_opens_the_window_or_carries_data_is_no_duplicate() {
     for (carries_data, opens) in [(true, 0), (false, 1)] {
         let mut sender = sender(&Config { sack: false, ..own() }, 50, 50);
@@ -181,6 +230,15 @@ fn what_lies_under_three_packets_acknowledged_selectively_is_sent_again() {
         acknowledge(&mut sender, 2, 0, 100, blocks);
         assert_eq!(sent(&mut sender, 2), [], "not twice: {blocks:?}");
     }
+}
+
+#[test]
+fn blocks_of_an_old_acknowledgment_count_and_its_window_does_not() {
+    let mut sender = sender(&own(), 100, 100);
+    sent(&mut sender, 0);
+    acknowledge(&mut sender, 1, 10, 110, &[]);
+    acknowledge(&mut sender, 2, 0, 20, &[(20, 50)]);
+    assert_eq!((sent(&mut sender, 2), sender.window()), (vec![(10, 20)], 100));
 }
 
 #[test]
@@ -282,6 +340,7 @@ fn beyond_a_window_that_was_shrunk_only_the_first_packet_is_sent_again() {
         acknowledge(&mut sender, 1, 0, edge, &[]);
         let due = sender.next_timer().unwrap();
         sender.fire(due);
+        sender.cwnd = 1_000;
         assert_eq!(sent(&mut sender, due), [expected], "up to {edge}");
         assert_eq!(sender.bare_seq(0), START + edge);
     }
