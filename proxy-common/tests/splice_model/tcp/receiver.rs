@@ -235,8 +235,13 @@ impl Receiver {
         if self.scale > 0 {
             return free.next_multiple_of(1 << self.scale).min(self.largest_window);
         }
-        let keeps = self.window > free.saturating_sub(mss) && self.window <= free;
-        if keeps { self.window } else { (free / mss * mss).min(self.largest_window) }
+        let changes = self.window <= free.saturating_sub(mss) || self.window > free;
+        let reopens = mss == full && free > self.window + full / 2;
+        match (changes, reopens) {
+            (true, _) => (free / mss * mss).min(self.largest_window),
+            (false, true) => free.min(self.largest_window),
+            (false, false) => self.window,
+        }
     }
 
     /// Whether reading has opened the window so far that the peer must hear of it (`__tcp_cleanup_rbuf`).

@@ -175,6 +175,16 @@ fn the_window_is_told_in_steps_worth_sending_and_never_taken_back() {
 }
 
 #[test]
+fn a_buffer_smaller_than_a_packet_is_told_whole_once_half_of_it_has_become_free() {
+    let mut receiver = receiver(9);
+    take(&mut receiver, 0..8);
+    assert_eq!(receiver.tell(), 1);
+    receiver.read(8);
+    assert!(receiver.must_tell_window());
+    assert_eq!(receiver.tell(), 9);
+}
+
+#[test]
 fn a_scaled_window_is_rounded_up_and_bounded_by_the_field() {
     for (buffer, scale, raw) in [(1_000, 7, 8), (100 << 10, 7, 800), (100 << 20, 7, 65_535), (100 << 10, 0, 65_535)] {
         let mut receiver = Receiver::new(&Config { scale, mss: 1, window: 1 << 30, ..config(buffer) }, ISN);
