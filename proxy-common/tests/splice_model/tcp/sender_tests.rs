@@ -89,8 +89,8 @@ fn without_nodelay_a_short_packet_waits_for_acknowledgments() {
         let mut sender = sender(&Config { nodelay, ..own() }, 1_000, 15);
         assert_eq!(sent(&mut sender, 0), expected);
     }
-    let mut sender = sender(&Config { nodelay: false, ..own() }, 1_000, 15);
-    sent(&mut sender, 0);
+    let mut sender = sender(&Config { nodelay: false, gso: 8, ..own() }, 1_000, 15);
+    assert_eq!(sent(&mut sender, 0), [(0, 10)], "nor does it go along with a full one");
     acknowledge(&mut sender, 0, 10, 1_000, &[]);
     assert_eq!(sent(&mut sender, 0), [(10, 15)]);
 }
