@@ -47,10 +47,11 @@ pub fn egress(d: &mut Dir, e: &mut Dir, p: &Leaving) -> Departure {
     departure
 }
 
-/// Takes in what the packet acknowledges and x's window. Whether it acknowledges more than before.
+/// Takes in what the packet acknowledges and x's window. Whether it acknowledges more than before. An RST says nothing
+/// of either: it may be the answer of no socket to a packet that never counted.
 #[inline(always)]
 fn acknowledged(d: &mut Dir, p: &Leaving) -> bool {
-    if !p.acks() || p.syn() {
+    if !p.acks() || p.syn() || p.rst() {
         return false;
     }
     let advances = p.ack.after(d.x_lack);

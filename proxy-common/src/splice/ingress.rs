@@ -21,6 +21,8 @@ use super::walk::Survey;
 const REFRESH_LOCAL: i32 = 64 * 1024;
 /// In PEER y sends nothing; it must only not find a closed window when it begins.
 const REFRESH_PEER: i32 = 6_000;
+/// A window of x below this holds X back needlessly while the direction is PEER.
+const SMALL_WINDOW: u32 = 32 * 1024;
 /// X hears of more room in LOCAL from x; from Y's packets once less than this is left to it.
 const NEARLY_CLOSED: i32 = 16 * 1024;
 
@@ -294,8 +296,12 @@ fn data(d: &mut Dir, e: &mut Dir, p: &Arriving, verdict: &mut Verdict) {
     verdict.peer = wire_header(e, seq);
     let y_hears =
         news.y_waits && news.told.ack.after(e.y_lacked) || news.y_starves && !news.told.ack.before(e.y_lacked);
+    // In PEER x, whose buffer is empty now, has no reason to speak of its window; it is asked, once.
+    let x_asked = matches!(verdict.reason, Reason::Opened) && d.x_lwin < SMALL_WINDOW && d.x_lwin < d.y_win;
     if y_hears {
         verdict.local = local_header(e, bare_seq_x(d), &news.told);
+    } else if x_asked {
+        verdict.local = provoke_x(d, e);
     }
-    verdict.route = if y_hears { Route::Split } else { Route::Peer };
+    verdict.route = if y_hears || x_asked { Route::Split } else { Route::Peer };
 }

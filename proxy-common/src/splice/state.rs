@@ -6,7 +6,7 @@
 
 use super::arm::Arm;
 use super::notes::Notes;
-use super::seq::{InLocal, InWire, OutLocal, OutWire, largest_window};
+use super::seq::{InLocal, InWire, OutLocal, OutWire};
 
 /// Which host a packet comes from, and so which direction its data belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,8 +103,8 @@ pub struct Dir {
 /// What a direction starts from; read from the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The next byte that x expects (TCP_REPAIR's receive queue). Read after the flows were entered, or bytes that
-    /// arrived in between are unknown to `l_max`.
+    /// The next byte that x expects (TCP_REPAIR's receive queue). This and `x_had_early` are read after the flows were
+    /// entered, or bytes that arrived in between are unknown to `l_max`.
     pub rcv_nxt: u32,
     /// Of these, bytes that the daemon has not read yet (FIONREAD).
     pub unread: u32,
@@ -116,8 +116,11 @@ pub struct Origin {
     pub x_scale: u32,
     /// Scale of Y's windows.
     pub y_scale: u32,
-    /// x's receive window, bytes.
+    /// x's receive window (`tcpi_rcv_wnd`), bytes; what was told to X ends no further on.
     pub x_window: u32,
+    /// x has received something out of order (`tcpi_rcv_ooopack`), and may hold it still. Then nobody knows how far it
+    /// reaches: the direction can't become PEER before a window's worth was relayed.
+    pub x_had_early: bool,
     /// Y's window as y knows it, bytes.
     pub y_window: u32,
     /// The next byte that y's socket expects of Y: a window told by anything before it is old news.
@@ -132,8 +135,6 @@ impl Dir {
         let (w, l) = (InWire(read), InLocal(read));
         let (s, v) = (OutLocal(o.write_seq), OutWire(o.write_seq));
         let acked = o.write_seq.wrapping_sub(o.unacked);
-        // What X was told before isn't known; it can't be more than the largest window of the scale.
-        let edge = InWire(o.rcv_nxt).plus(largest_window(o.x_scale));
         Self {
             epoch: 0,
             pw: w,
@@ -149,11 +150,11 @@ impl Dir {
             remain: 0,
             frames: 0,
             prefix: 0,
-            l_max: InLocal(o.rcv_nxt),
+            l_max: InLocal(o.rcv_nxt).plus(if o.x_had_early { o.x_window } else { 0 }),
             x_lack: l,
             x_lwin: o.x_window,
             x_scale: o.x_scale,
-            x_edge: edge,
+            x_edge: InWire(o.rcv_nxt).plus(o.x_window),
             x_told: InWire(o.rcv_nxt).plus(o.x_window),
             y_ack: OutWire(acked),
             y_win: o.y_window,

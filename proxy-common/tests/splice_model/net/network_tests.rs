@@ -34,6 +34,23 @@ fn segments_arrive_in_order_of_time_whatever_link_they_take() {
     );
 }
 
+#[test]
+fn calm_ends_the_faults_of_every_link() {
+    let mut network = Network::default();
+    for (from, to) in [(A, B), (B, A)] {
+        network.connect(from, to, Link::new(Rng::new(1), Faults { loss: 1_000, ..Faults::NONE }, 10, 0));
+    }
+    let carried = |network: &mut Network| {
+        network.send(A, B, segment(1));
+        network.send(B, A, segment(2));
+        network.advance(network.now() + 10);
+        std::iter::from_fn(|| network.receive()).count()
+    };
+    assert_eq!((carried(&mut network), network.faults_done()), (0, 2));
+    network.calm();
+    assert_eq!((carried(&mut network), network.faults_done()), (2, 2));
+}
+
 /// Sends one segment at a time of its own, and another as answer to each it receives, up to a number.
 struct Echo {
     peer: Host,

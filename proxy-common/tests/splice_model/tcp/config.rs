@@ -23,7 +23,8 @@ pub(crate) struct Config {
     /// Bytes it has memory for before the application has to read.
     pub(crate) receive_buffer: usize,
     /// Largest window it advertises, in bytes (`rcv_ssthresh`). Memory beyond it lets the window keep up, and so two
-    /// packets be acknowledged at once, while some bytes are unread.
+    /// packets be acknowledged at once, while some bytes are unread. Without any, windows rounded up by the scale can
+    /// promise more than there is memory for: then bytes are dropped and the window shrinks to zero.
     pub(crate) window: usize,
     /// Bytes the application may write before they are acknowledged.
     pub(crate) send_buffer: usize,

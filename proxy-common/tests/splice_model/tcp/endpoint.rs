@@ -313,6 +313,7 @@ impl Endpoint {
             return if after_fin && start + 1 == self.receiver.next() { self.on_reset() } else { Outcome::OutOfWindow };
         }
         // Data can't be part of a loop of acknowledgments that answer each other (`tcp_oow_rate_limited`).
+        self.receiver.note_repeated(start, start + segment.len() as u64);
         if segment.len() > 0 && !segment.has(SYN) {
             self.quicken();
             self.answers += 1;

@@ -10,6 +10,10 @@
 //! window, the scales and the decision about SACK are what a handshake would have settled. Time is [`Micros`]; nothing
 //! reads a clock or draws a random number, so a run is a function of its calls.
 //!
+//! An application that closes without reading everything, or that dies, is [`Endpoint::abort`]; one that has said
+//! everything is [`Endpoint::shutdown`]. A reset or an acknowledgment can be lost like anything else: a side that is
+//! silent afterwards doesn't learn of it.
+//!
 //! Inside, a place in a stream is a `u64` that doesn't wrap; numbers are 32 bits wide on [`Segment`]s and in what the
 //! daemon asks a socket for, and are found again as the place nearest to the one in use.
 //!
@@ -19,7 +23,7 @@
 //! loss found by three duplicate or selective acknowledgments or by a timer, acceptability and challenge
 //! acknowledgments with their rate limit (RFC 5961).
 //!
-//! Not modelled: timestamps, ECN, urgent data, D-SACK, RACK and tail loss probes (a lost tail waits for the timer),
+//! Not modelled: timestamps, ECN, urgent data, what a sender learns from D-SACK, RACK and tail loss probes (a lost tail waits for the timer),
 //! SACK compression, autotuning of buffers, keepalive, the end of TIME_WAIT, `SO_LINGER`.
 
 mod config;

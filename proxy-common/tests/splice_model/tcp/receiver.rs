@@ -43,6 +43,8 @@ pub(super) struct Receiver {
     recent: Vec<u64>,
     /// Place of the peer's FIN once it was seen.
     fin: Option<u64>,
+    /// What came a second time, to be reported once (D-SACK, RFC 2883).
+    repeated: Option<(u64, u64)>,
     /// An arrival found no memory: the next acknowledgment says so.
     starved: bool,
 }
@@ -62,6 +64,7 @@ impl Receiver {
             early: BTreeMap::new(),
             recent: vec![],
             fin: None,
+            repeated: None,
             starved: false,
         }
     }
@@ -118,6 +121,7 @@ impl Receiver {
         };
         let end = data_end + u64::from(fin);
         if end <= self.next.max(start) {
+            self.note_repeated(start, end);
             return Arrival::Duplicate;
         }
         let is_bare_fin = payload.is_empty() && start == self.next;
@@ -136,13 +140,31 @@ impl Receiver {
             self.fin = Some(data_end);
         }
         if from > self.next {
+            if self.has_early(from, end) {
+                self.repeated = Some((from, end));
+            }
             self.keep(from, payload);
             return Arrival::OutOfOrder;
         }
+        self.note_repeated(start, from);
         self.unread.extend(payload);
         self.next += payload.len() as u64;
         self.join();
         Arrival::InOrder { closed_gap }
+    }
+
+    /// Notes what arrived though it was received before, in order; nothing if `end` isn't after `start`.
+    pub(super) fn note_repeated(&mut self, start: u64, end: u64) {
+        let end = end.min(self.next);
+        if start < end {
+            self.repeated = Some((start, end));
+        }
+    }
+
+    /// Whether all of this is held, with something missing before.
+    fn has_early(&self, start: u64, end: u64) -> bool {
+        let before = self.early.range(..=start).next_back();
+        before.is_some_and(|(at, bytes)| end <= at + bytes.len() as u64)
     }
 
     /// Whether so much more may be held. Bytes in order push out those that wait for others (`tcp_prune_queue`), and if
@@ -213,8 +235,13 @@ impl Receiver {
         if self.scale > 0 {
             return free.next_multiple_of(1 << self.scale).min(self.largest_window);
         }
-        let keeps = self.window > free.saturating_sub(mss) && self.window <= free;
-        if keeps { self.window } else { (free / mss * mss).min(self.largest_window) }
+        let changes = self.window <= free.saturating_sub(mss) || self.window > free;
+        let reopens = mss == full && free > self.window + full / 2;
+        match (changes, reopens) {
+            (true, _) => (free / mss * mss).min(self.largest_window),
+            (false, true) => free.min(self.largest_window),
+            (false, false) => self.window,
+        }
     }
 
     /// Whether reading has opened the window so far that the peer must hear of it (`__tcp_cleanup_rbuf`).
@@ -235,19 +262,21 @@ impl Receiver {
         // Without memory the promise is broken: Linux shrinks the window, to zero.
         let window = if self.starved { 0 } else { self.selected().max(promised).min(self.largest_window) };
         self.starved = false;
+        self.repeated = None;
         self.told = self.next;
         self.window = window;
         (window >> self.scale) as u16
     }
 
-    /// The blocks of the SACK option, newest first.
+    /// The blocks of the SACK option: what came twice, then what is early, newest first.
     pub(super) fn blocks(&self) -> Vec<(u32, u32)> {
         let block = |at: &u64| {
             let end = *at + self.early.get(at).map_or(0, Vec::len) as u64;
             let end = if self.fin == Some(end) { end + 1 } else { end };
             (*at as u32, end as u32)
         };
-        self.recent.iter().map(block).collect()
+        let repeated = self.repeated.map(|(start, end)| (start as u32, end as u32));
+        repeated.into_iter().chain(self.recent.iter().map(block)).take(MAX_BLOCKS).collect()
     }
 }
 

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
+use std::ops::Range;
+
 use super::super::Socket;
 use super::*;
+
+/// Of a SACK option, as offsets into the stream.
+type Block = (u32, u32);
 
 const ISN: u32 = u32::MAX - 9;
 const START: u64 = (1 << 32) + ISN as u64;
@@ -14,15 +19,15 @@ fn receiver(buffer: usize) -> Receiver {
 }
 
 /// The bytes of the stream at these offsets.
-fn bytes(range: std::ops::Range<u64>) -> Vec<u8> {
+fn bytes(range: Range<u64>) -> Vec<u8> {
     range.map(|at| at as u8).collect()
 }
 
-fn take(receiver: &mut Receiver, range: std::ops::Range<u64>) -> Arrival {
+fn take(receiver: &mut Receiver, range: Range<u64>) -> Arrival {
     receiver.take(START + range.start, &bytes(range), false)
 }
 
-fn blocks(receiver: &Receiver) -> Vec<(u32, u32)> {
+fn blocks(receiver: &Receiver) -> Vec<Block> {
     receiver.blocks().iter().map(|(start, end)| (start.wrapping_sub(ISN), end.wrapping_sub(ISN))).collect()
 }
 
@@ -89,7 +94,7 @@ fn acceptable_is_what_touches_the_window() {
 #[test]
 fn early_bytes_are_reported_newest_first_in_at_most_four_blocks() {
     let mut receiver = receiver(1_000);
-    let cases: [(std::ops::Range<u64>, &[(u32, u32)]); 8] = [
+    let cases: [(Range<u64>, &[Block]); 8] = [
         (100..110, &[(100, 110)]),
         (50..60, &[(50, 60), (100, 110)]),
         (110..120, &[(100, 120), (50, 60)]),
@@ -104,6 +109,25 @@ fn early_bytes_are_reported_newest_first_in_at_most_four_blocks() {
         assert_eq!(blocks(&receiver), expected, "after {range:?}");
     }
     assert_eq!(receiver.read(1_000), bytes(0..210));
+}
+
+#[test]
+fn what_comes_twice_is_reported_once_before_what_is_early() {
+    let cases: [(Range<u64>, &[Block]); 6] = [
+        (0..20, &[(40, 50)]),
+        (5..15, &[(5, 15), (40, 50)]),
+        (10..25, &[(10, 20), (40, 50)]),
+        (42..48, &[(42, 48), (40, 50)]),
+        (45..55, &[(40, 55)]),
+        (25..40, &[]),
+    ];
+    let mut receiver = receiver(1_000);
+    take(&mut receiver, 40..50);
+    for (range, expected) in cases {
+        take(&mut receiver, range.clone());
+        assert_eq!(blocks(&receiver), expected, "after {range:?}");
+        receiver.tell();
+    }
 }
 
 #[test]
@@ -148,6 +172,16 @@ fn the_window_is_told_in_steps_worth_sending_and_never_taken_back() {
     receiver.read(20);
     assert!(receiver.must_tell_window());
     assert_eq!(receiver.tell(), 20, "whole packets");
+}
+
+#[test]
+fn a_buffer_smaller_than_a_packet_is_told_whole_once_half_of_it_has_become_free() {
+    let mut receiver = receiver(9);
+    take(&mut receiver, 0..8);
+    assert_eq!(receiver.tell(), 1);
+    receiver.read(8);
+    assert!(receiver.must_tell_window());
+    assert_eq!(receiver.tell(), 9);
 }
 
 #[test]

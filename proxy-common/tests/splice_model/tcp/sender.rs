@@ -363,7 +363,6 @@ impl Sender {
         self.cwnd = self.mss;
         self.phase = Phase::Loss(self.next);
         self.duplicates = 0;
-        self.urgent = true;
     }
 
     fn in_flight(&self) -> u64 {

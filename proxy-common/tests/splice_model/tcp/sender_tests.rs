@@ -2,6 +2,10 @@
 use super::super::{MILLI, Socket};
 use super::*;
 
+/// Start and end of what is sent, FIN included, and of a SACK block: offsets into the stream.
+type Sending = (u64, u64);
+type Block = (u32, u32);
+
 const ISN: u32 = u32::MAX - 9;
 const START: u64 = (1 << 32) + ISN as u64;
 const RTO: Micros = 201 * MILLI;
@@ -20,7 +24,7 @@ fn sender(own: &Config, window: usize, written: u64) -> Sender {
 }
 
 /// Everything it sends now, as offsets into the stream.
-fn sent(sender: &mut Sender, now: Micros) -> Vec<(u64, u64)> {
+fn sent(sender: &mut Sender, now: Micros) -> Vec<Sending> {
     std::iter::from_fn(|| sender.poll(now, 10))
         .map(|burst| {
             let start = burst.start.wrapping_sub(START);
@@ -32,7 +36,7 @@ fn sent(sender: &mut Sender, now: Micros) -> Vec<(u64, u64)> {
 }
 
 /// An acknowledgment up to `ack`, with a window up to `edge` and blocks, all as offsets.
-fn acknowledge(sender: &mut Sender, now: Micros, ack: u64, edge: u64, sack: &[(u32, u32)]) {
+fn acknowledge(sender: &mut Sender, now: Micros, ack: u64, edge: u64, sack: &[Block]) {
     let sack: Vec<_> = sack.iter().map(|(a, b)| (ISN.wrapping_add(*a), ISN.wrapping_add(*b))).collect();
     let at = sender.window_from;
     let ack = Ack { at, ack: START + ack, window: edge - ack, sack: &sack, carries_data: false };
@@ -41,7 +45,7 @@ fn acknowledge(sender: &mut Sender, now: Micros, ack: u64, edge: u64, sack: &[(u
 
 #[test]
 fn packets_are_full_or_the_last_and_stay_inside_the_window() {
-    let cases: [(u64, usize, usize, &[(u64, u64)]); 7] = [
+    let cases: [(u64, usize, usize, &[Sending]); 7] = [
         (25, 1_000, 1, &[(0, 10), (10, 20), (20, 25)]),
         (25, 1_000, 8, &[(0, 25)]),
         (25, 24, 1, &[(0, 10), (10, 20)]),
@@ -85,8 +89,8 @@ fn without_nodelay_a_short_packet_waits_for_acknowledgments() {
         let mut sender = sender(&Config { nodelay, ..own() }, 1_000, 15);
         assert_eq!(sent(&mut sender, 0), expected);
     }
-    let mut sender = sender(&Config { nodelay: false, ..own() }, 1_000, 15);
-    sent(&mut sender, 0);
+    let mut sender = sender(&Config { nodelay: false, gso: 8, ..own() }, 1_000, 15);
+    assert_eq!(sent(&mut sender, 0), [(0, 10)], "nor does it go along with a full one");
     acknowledge(&mut sender, 0, 10, 1_000, &[]);
     assert_eq!(sent(&mut sender, 0), [(10, 15)]);
 }
@@ -141,6 +145,55 @@ fn three_duplicates_resend_the_first_and_partial_progress_the_next() {
 }
 
 #[test]
+fn duplicates_count_from_the_last_progress_on() {
+    let mut sender = sender(&Config { sack: false, ..own() }, 100, 50);
+    sent(&mut sender, 0);
+    for ack in [0, 0, 10, 10, 10] {
+        acknowledge(&mut sender, 1, ack, 100, &[]);
+        assert_eq!(sent(&mut sender, 1), [], "after {ack}");
+    }
+    acknowledge(&mut sender, 1, 10, 100, &[]);
+    assert_eq!(sent(&mut sender, 1), [(10, 20)]);
+}
+
+#[test]
+fn after_a_timeout_was_repaired_duplicates_count_again() {
+    let mut sender = sender(&Config { sack: false, ..own() }, 100, 10);
+    sent(&mut sender, 0);
+    let due = sender.next_timer().unwrap();
+    sender.fire(due);
+    assert_eq!(sent(&mut sender, due), [(0, 10)]);
+    acknowledge(&mut sender, due, 10, 100, &[]);
+    sender.cwnd = 100;
+    sender.write(&[10, 11, 12, 13]);
+    assert_eq!(sent(&mut sender, due), [(10, 14)]);
+    for expected in [vec![], vec![], vec![(10, 14)]] {
+        acknowledge(&mut sender, due, 10, 100, &[]);
+        assert_eq!(sent(&mut sender, due), expected);
+    }
+}
+
+#[test]
+fn the_timeout_follows_the_round_trips_of_what_was_sent_once() {
+    let mut sender = sender(&own(), 10, 1_000);
+    let mut now = 0;
+    for at in (0..200).step_by(10) {
+        assert_eq!(sent(&mut sender, now), [(at, at + 10)]);
+        now += 500 * MILLI;
+        acknowledge(&mut sender, now, at + 10, at + 20, &[]);
+    }
+    sent(&mut sender, now);
+    let wait = sender.next_timer().unwrap() - now;
+    assert!((600 * MILLI..800 * MILLI).contains(&wait), "{wait}");
+    let before = sender.rtt.timeout(0);
+    let due = sender.next_timer().unwrap();
+    sender.fire(due);
+    sent(&mut sender, due);
+    acknowledge(&mut sender, due + 5_000 * MILLI, 210, 220, &[]);
+    assert_eq!(sender.rtt.timeout(0), before, "sent twice: says nothing");
+}
+
+#[test]
 fn what_opens_the_window_or_carries_data_is_no_duplicate() {
     for (carries_data, opens) in [(true, 0), (false, 1)] {
         let mut sender = sender(&Config { sack: false, ..own() }, 50, 50);
@@ -157,7 +210,7 @@ fn what_opens_the_window_or_carries_data_is_no_duplicate() {
 #[test]
 fn what_lies_under_three_packets_acknowledged_selectively_is_sent_again() {
     // Of 100 bytes sent, which blocks make which packets lost.
-    let cases: [(&[(u32, u32)], &[(u64, u64)]); 8] = [
+    let cases: [(&[Block], &[Sending]); 8] = [
         (&[(10, 40)], &[(0, 10)]),
         (&[(10, 30)], &[]),
         (&[(20, 30), (40, 50), (60, 70)], &[(0, 10), (10, 20)]),
@@ -177,6 +230,15 @@ fn what_lies_under_three_packets_acknowledged_selectively_is_sent_again() {
         acknowledge(&mut sender, 2, 0, 100, blocks);
         assert_eq!(sent(&mut sender, 2), [], "not twice: {blocks:?}");
     }
+}
+
+#[test]
+fn blocks_of_an_old_acknowledgment_count_and_its_window_does_not() {
+    let mut sender = sender(&own(), 100, 100);
+    sent(&mut sender, 0);
+    acknowledge(&mut sender, 1, 10, 110, &[]);
+    acknowledge(&mut sender, 2, 0, 20, &[(20, 50)]);
+    assert_eq!((sent(&mut sender, 2), sender.window()), (vec![(10, 20)], 100));
 }
 
 #[test]
@@ -278,6 +340,7 @@ fn beyond_a_window_that_was_shrunk_only_the_first_packet_is_sent_again() {
         acknowledge(&mut sender, 1, 0, edge, &[]);
         let due = sender.next_timer().unwrap();
         sender.fire(due);
+        sender.cwnd = 1_000;
         assert_eq!(sent(&mut sender, due), [expected], "up to {edge}");
         assert_eq!(sender.bare_seq(0), START + edge);
     }
