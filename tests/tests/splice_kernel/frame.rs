@@ -62,11 +62,6 @@ impl Segment {
         self
     }
 
-    pub(crate) fn window(mut self, window: u16) -> Self {
-        self.window = window;
-        self
-    }
-
     pub(crate) fn class(mut self, class: u8) -> Self {
         self.class = class;
         self

@@ -1,18 +1,18 @@
 //! The splice's programs and tables, loaded for one test.
 
 use std::net::SocketAddr;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd};
 
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
-use aya::programs::{LinkOrder, SchedClassifier, SocketFilter, TcAttachType};
 use aya::programs::tc::TcAttachOptions;
+use aya::programs::{LinkOrder, SchedClassifier, SocketFilter, TcAttachType};
 use aya::{Ebpf, EbpfLoader, Pod};
 use proxy_common::flows::{Count, Counts, Dialing, FlowEntry, FlowKey, Recalled, Role, Slot};
 use proxy_common::splice::policy::Policy;
 use proxy_common::splice::state::{Leg, Side};
 use proxy_common::tables::{Address, Plain, PortKey};
 
-use crate::sys::{Context, Mapping, run_classifier};
+use crate::sys::{Context, Mapping, run_classifier, set_option};
 
 /// Sessions in a test; the tables of the daemon are larger.
 pub(crate) const SESSIONS: u32 = 256;
@@ -23,7 +23,7 @@ const RECALL: &str = "turnout_recall";
 const STAMPED: &str = "turnout_stamped";
 
 /// A layout of `proxy-common`, for aya.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Raw<T>(pub(crate) T);
 
@@ -31,7 +31,7 @@ pub(crate) struct Raw<T>(pub(crate) T);
 unsafe impl<T: Plain> Pod for Raw<T> {}
 
 /// A policy, for aya.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 struct RawPolicy(Policy);
 
@@ -59,8 +59,7 @@ impl Programs {
             .load(object)
             .expect("the object loads");
         for name in [IN, OUT, RECALL] {
-            let program: &mut SchedClassifier =
-                ebpf.program_mut(name).expect(name).try_into().expect("a classifier");
+            let program: &mut SchedClassifier = ebpf.program_mut(name).expect(name).try_into().expect("a classifier");
             program.load().unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         let filter: &mut SocketFilter = ebpf.program_mut(STAMPED).expect(STAMPED).try_into().expect("a filter");
@@ -109,13 +108,11 @@ impl Programs {
         }
     }
 
-    /// Lets a socket have stamped packets only.
-    pub(crate) fn guard(&mut self, socket: &impl std::os::fd::AsFd) {
-        let filter: &mut SocketFilter =
-            self.ebpf.program_mut(STAMPED).expect(STAMPED).try_into().expect("a filter");
-        let link = filter.attach(socket.as_fd()).expect("the filter is taken");
-        // It stays for the socket's life.
-        std::mem::forget(filter.take_link(link));
+    /// Lets a socket have stamped packets only, for its life.
+    pub(crate) fn guard(&self, socket: &impl AsRawFd) {
+        let filter: &SocketFilter = self.ebpf.program(STAMPED).expect(STAMPED).try_into().expect("a filter");
+        let filter = filter.fd().expect("loaded").as_fd().as_raw_fd();
+        set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, filter).expect("the filter is taken");
     }
 
     /// What a policy says.

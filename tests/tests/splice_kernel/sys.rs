@@ -2,7 +2,7 @@
 //! TCP says of a socket.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
 
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
 
@@ -32,27 +32,27 @@ struct TestRun {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Context {
-    _length: u32,
-    _packet_type: u32,
+    pub(crate) _length: u32,
+    pub(crate) _packet_type: u32,
     pub(crate) mark: u32,
-    _queue: u32,
-    _protocol: [u32; 4],
-    _priority: u32,
+    pub(crate) _queue: u32,
+    pub(crate) _protocol: [u32; 4],
+    pub(crate) _priority: u32,
     /// The interface that a forwarded packet came in by.
     pub(crate) came_in_by: u32,
     /// The interface.
     pub(crate) interface: u32,
-    _index: u32,
+    pub(crate) _index: u32,
     pub(crate) cb: [u32; 5],
-    _hash_to_data_meta: [u32; 19],
-    _flow_keys: u64,
-    _timestamp: u64,
-    _wire_length: u32,
-    _segments: u32,
-    _socket: u64,
+    pub(crate) _hash_to_data_meta: [u32; 19],
+    pub(crate) _flow_keys: u64,
+    pub(crate) _timestamp: u64,
+    pub(crate) _wire_length: u32,
+    pub(crate) _segments: u32,
+    pub(crate) _socket: u64,
     /// Payload of each segment, 0 for a single packet.
     pub(crate) gso: u32,
-    _tail: [u32; 3],
+    pub(crate) _tail: [u32; 3],
 }
 
 const _: () = {
@@ -104,9 +104,8 @@ impl<T> Mapping<T> {
         let length = count * size_of::<T>();
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: asks for a new mapping at any address.
-        let start = unsafe {
-            libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, map.as_raw_fd(), 0)
-        };
+        let start =
+            unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, map.as_raw_fd(), 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -133,9 +132,7 @@ pub(crate) fn option(socket: &impl AsRawFd, level: libc::c_int, name: libc::c_in
     let mut value = 0u32;
     let mut length = size_of::<u32>() as libc::socklen_t;
     // SAFETY: both pointers are to variables of the length given, which outlive the call.
-    let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut length)
-    };
+    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut length) };
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -170,4 +167,58 @@ pub(crate) fn tcp_info(socket: &impl AsRawFd) -> io::Result<[u8; 256]> {
         )
     };
     if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sees the frames that an interface receives.
+#[derive(Debug)]
+pub(crate) struct Tap(OwnedFd);
+
+impl Tap {
+    /// Opens one on an interface of the calling thread's namespace.
+    pub(crate) fn on(interface: u32) -> io::Result<Self> {
+        let protocol = (libc::ETH_P_ALL as u16).to_be();
+        // SAFETY: takes no pointer.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, protocol.into()) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel gave this descriptor to nobody else.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: all zero is a value of it.
+        let mut at: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        at.sll_family = libc::AF_PACKET as u16;
+        at.sll_protocol = protocol;
+        at.sll_ifindex = interface as i32;
+        let wait = libc::timeval { tv_sec: 0, tv_usec: 200_000 };
+        // SAFETY: both pointers are to variables of the length given.
+        let result = unsafe {
+            libc::bind(socket.as_raw_fd(), (&raw const at).cast(), size_of::<libc::sockaddr_ll>() as u32)
+                | libc::setsockopt(
+                    socket.as_raw_fd(),
+                    libc::SOL_SOCKET,
+                    libc::SO_RCVTIMEO,
+                    (&raw const wait).cast(),
+                    size_of::<libc::timeval>() as u32,
+                )
+        };
+        if result == 0 { Ok(Self(socket)) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// The next TCP frame; `None` when none comes for a while.
+    pub(crate) fn next(&self) -> Option<Vec<u8>> {
+        let mut frame = vec![0u8; 65_536];
+        loop {
+            // SAFETY: the pointer is to a buffer of the length given.
+            let length = unsafe { libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
+            let frame = &frame[..usize::try_from(length).ok()?];
+            let tcp = match frame {
+                [_, _, _, _, _, _, _, _, _, _, _, _, 8, 0, ip @ ..] => ip.get(9) == Some(&6),
+                [_, _, _, _, _, _, _, _, _, _, _, _, 0x86, 0xdd, ip @ ..] => ip.get(6) == Some(&6),
+                _ => false,
+            };
+            if tcp {
+                return Some(frame.to_vec());
+            }
+        }
+    }
 }
