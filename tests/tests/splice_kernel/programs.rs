@@ -7,7 +7,7 @@ use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, SchedClassifier, SocketFilter, TcAttachType};
 use aya::{Ebpf, EbpfLoader, Pod};
-use proxy_common::flows::{Count, Counts, Dialing, FlowEntry, FlowKey, Recalled, Role, Slot};
+use proxy_common::flows::{COUNTS, Count, Counts, Dialing, FlowEntry, FlowKey, Recalled, Role, Slot};
 use proxy_common::splice::policy::Policy;
 use proxy_common::splice::state::{Leg, Side};
 use proxy_common::tables::{Address, Plain, PortKey};
@@ -159,9 +159,23 @@ impl Programs {
     }
 
     /// What was counted since they were loaded.
+    pub(crate) fn counts(&self) -> Counts {
+        let mut sum = Counts { counts: [0; COUNTS] };
+        for Raw(cpu) in self.counters.get(&0, 0).expect("counters").iter() {
+            sum.counts.iter_mut().zip(cpu.counts).for_each(|(sum, n)| *sum += n);
+        }
+        sum
+    }
+
+    /// One of them.
     pub(crate) fn count(&self, what: Count) -> u64 {
-        let all = self.counters.get(&0, 0).expect("counters");
-        all.iter().map(|Raw(cpu)| cpu.counts[what.index()]).sum()
+        self.counts().counts[what.index()]
+    }
+
+    /// Forgets all listeners.
+    pub(crate) fn listen_nowhere(&mut self) {
+        let keys: Vec<_> = self.listeners.keys().map_while(Result::ok).collect();
+        keys.iter().for_each(|key| self.listeners.remove(key).expect("a listener"));
     }
 
     /// Runs the program at the way in.
