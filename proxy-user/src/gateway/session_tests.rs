@@ -37,6 +37,9 @@ impl World for Nowhere {
         self
     }
     fn began(&self, _: ApiKey) {}
+    fn reads(&self) -> Option<&dyn Reads> {
+        None
+    }
 }
 
 fn view(draining: bool) -> View<'static> {
