@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::close::CloseReason;
 use super::lane::{CAPACITY, Lane, MAX_SLICES};
+use super::reads::Reads;
 use super::session::{Event, Session, View, World};
 use crate::config::Versions;
 use crate::kafka::ids::{ApiKey, NodeId};

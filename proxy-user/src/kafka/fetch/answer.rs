@@ -212,7 +212,11 @@ impl AnswerPatcher {
     /// Size field and what was kept.
     fn release(&mut self) -> Bytes {
         let kept = self.kept.take().unwrap_or_default();
-        let size = self.left + kept.len() as u64;
+        let to_drop = match self.state {
+            State::Records { bytes, keep: false, .. } => bytes,
+            _ => 0,
+        };
+        let size = self.left - to_drop + kept.len() as u64;
         let mut frame = BytesMut::with_capacity(kept.len() + 4);
         // The answer only became smaller, and its size fitted.
         frame.extend_from_slice(&u32::try_from(size).unwrap_or(u32::MAX).to_be_bytes());
