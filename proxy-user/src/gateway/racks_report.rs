@@ -78,11 +78,13 @@ fn report(shared: &Shared, settings: &Settings) -> RacksReport {
     let mut total = Counts::default();
     rows.iter().for_each(|row| total.add(&row.counts));
     let cost = |bytes| settings.config.price_per_gb.as_ref().map(|price| price.of_bytes(bytes));
+    // A lock is let go at the end of its statement, and the holds are read under the same one.
+    let redirected = shared.racks.book().redirected() as u64;
     let how = |(node, broker): (&NodeId, &Broker)| (node.0, how(settings, shared, *node, broker).to_owned());
     RacksReport {
         mode: settings.config.mode.to_string(),
         brokers: topology.brokers.iter().map(how).collect(),
-        redirected: shared.racks.book().redirected() as u64,
+        redirected,
         held: held(shared),
         stays: shared.racks.stays().filter(|(_, n)| *n > 0).map(|(stay, n)| (stay.label().to_owned(), n)).collect(),
         overflows: shared.racks.overflows(),
