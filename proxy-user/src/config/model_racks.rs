@@ -46,7 +46,7 @@ pub struct Racks {
     /// The longest that `hold_down` becomes. A replica that serves for as long starts anew.
     pub hold_down_max: Span,
     /// A replica that answers no Fetch for this long beyond its `max.wait` is taken for dead, and its readers go back to
-    /// the leader.
+    /// the leader; one that has fallen out of sync as well, for this long alone.
     pub silence: Span,
     /// What a GB (10⁹ bytes) costs that crosses racks, for the estimate of `turnout racks`: `0.02 USD`; default: no
     /// estimate.

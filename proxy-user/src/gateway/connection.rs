@@ -251,7 +251,10 @@ impl Connection {
                 break;
             }
         }
-        if self.patience().is_some_and(|until| until <= now) && self.take_over(&config) {
+        if self.patience().is_some_and(|until| until <= now)
+            && self.is_broker_dead(&config, now)
+            && self.take_over(&config)
+        {
             // What was said in its place is to be written.
             cx.waker().wake_by_ref();
         }
@@ -316,7 +319,13 @@ impl Connection {
         matches!(self.fault, None | Some(CloseReason::BrokerError(_)))
     }
 
-    /// When a broker that says nothing is taken for dead. What the client does not take is not the broker's fault.
+    fn is_broker_dead(&mut self, config: &config::VirtualCluster, now: Instant) -> bool {
+        let reads = self.reads.on(&self.shared, config.broker_ports);
+        let world = Mapping::new(config, &self.host, &self.shared, reads);
+        self.session.is_broker_dead(&world, now)
+    }
+
+    /// When it is time to ask whether a broker that says nothing is dead. What the client does not take is not the broker's fault.
     fn patience(&self) -> Option<Instant> {
         let waits = matches!(self.broker, Broker::Open(_)) && !self.broker_eof && self.answers.waiting() == 0;
         self.session.patience().filter(|_| waits)

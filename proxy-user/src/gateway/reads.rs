@@ -45,8 +45,10 @@ pub(crate) struct Asked {
     pub(crate) collects: bool,
     /// `patch_buffer`, in bytes.
     pub(crate) bound: usize,
-    /// When the broker is taken for dead.
-    pub(crate) due: Instant,
+    /// When it is time to ask whether the broker is dead.
+    pub(crate) look: Instant,
+    /// When it is, whatever else is known.
+    due: Instant,
     /// Where the client is.
     rack: Option<Rack>,
     /// The client named its rack by itself.
@@ -66,6 +68,9 @@ pub(crate) trait Reads {
 
     /// When a broker that does not answer a request that came now is taken for dead.
     fn patience(&self) -> Instant;
+
+    /// Whether a broker that has not answered this Fetch yet is taken for dead.
+    fn is_dead(&self, asked: &Asked, now: Instant) -> bool;
 
     /// Whether the gateway may answer this Fetch in the broker's place: the broker does not lead some of its partitions.
     fn may_stand_in(&self, request: &FetchRequest<'_>) -> bool;
@@ -208,6 +213,7 @@ impl Reads for OnConnection<'_> {
             stamp,
             collects,
             bound: usize::try_from(config.patch_buffer.0).unwrap_or(usize::MAX),
+            look: now + config.silence.0,
             due: now + request.max_wait + config.silence.0,
             rack,
             own_rack: own.is_some(),
@@ -247,6 +253,25 @@ impl Reads for OnConnection<'_> {
 
     fn patience(&self) -> Instant {
         Instant::now() + self.settings.config.silence.0
+    }
+
+    fn is_dead(&self, asked: &Asked, now: Instant) -> bool {
+        if now >= asked.due {
+            return true;
+        }
+        // It may only wait for records. The cluster knows better, if it is asked.
+        let cluster = self.shared.cluster();
+        cluster.doubt_partitions();
+        let table = cluster.partitions();
+        let is_behind = |topic: Topic<'_>, index| {
+            let partition = table.topic(topic).and_then(|topic| topic.partition(index));
+            partition.is_some_and(|partition| decide::is_out_of_sync(self.node, partition))
+        };
+        if asked.is_incremental {
+            self.look_over(&table, &self.reader(), now);
+            return self.reads.state.borrow().is_stuck;
+        }
+        FetchRequest::read_again(&asked.body).is_ok_and(|request| request.names(is_behind))
     }
 
     fn may_stand_in(&self, request: &FetchRequest<'_>) -> bool {

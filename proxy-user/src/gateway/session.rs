@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use proxy_common::frame::{self, REQUEST_FIXED_LEN, RequestPrefix, SIZE_LEN};
@@ -114,6 +114,9 @@ enum AnswerState {
     Holding { frame: BytesMut, left: usize, pending: Pending },
 }
 
+/// Between two looks at a broker that is silent, but not for too long yet.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// Room for requests and events that an idle session keeps.
 const KEPT: usize = 8;
 
@@ -137,7 +140,7 @@ impl From<RequestPrefix> for Head {
 struct Pending {
     head: Head,
     due: Due,
-    /// When its broker is taken for dead, where the gateway may answer in its place.
+    /// When it is time to ask whether its broker is dead, where the gateway may answer in its place.
     patience: Option<Instant>,
 }
 
@@ -221,10 +224,21 @@ impl Session {
         self.stood_in
     }
 
-    /// When the broker is taken for dead because of the request that it should answer next.
+    /// When it is time to ask [`Self::is_broker_dead`], because of the request that the broker should answer next.
     pub(crate) fn patience(&self) -> Option<Instant> {
         let is_due = matches!(self.answer, AnswerState::Header) && !self.stands_in;
         self.pending.front().filter(|_| is_due).and_then(|front| front.patience)
+    }
+
+    /// Whether the broker is taken for dead: it is silent for too long, or for long enough where more is known against it.
+    pub(crate) fn is_broker_dead(&mut self, world: &dyn World, now: Instant) -> bool {
+        let Some(front) = self.pending.front_mut() else { return false };
+        let Due::Fetch(asked) = &front.due else { return true };
+        let is_dead = world.reads().is_some_and(|reads| reads.is_dead(asked, now));
+        if !is_dead {
+            front.patience = Some(now + LOOK);
+        }
+        is_dead
     }
 
     /// Nothing more is expected of the broker: what it owes is answered here, and each later Fetch. `false`: it owes
@@ -594,7 +608,7 @@ impl Session {
             }
             None => requests.push(framed(&body)),
         }
-        let patience = Some(asked.due);
+        let patience = Some(asked.look);
         self.pending.push_back(Pending { head, due: Due::Fetch(Box::new(asked)), patience });
         Ok(())
     }

@@ -200,6 +200,8 @@ impl Cluster {
 
     /// A topic is read: what is known of it is kept fresh for some minutes.
     pub fn watch_topic(&self, topic: Topic<'_>) {
+        let table = self.partitions();
+        let topic = table.topic(topic).map_or(topic, |known| Topic::Name(&known.name));
         if lock(&self.0.shared.interest).note(topic, Instant::now()) {
             self.doubt_partitions();
         }

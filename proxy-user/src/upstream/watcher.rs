@@ -127,20 +127,21 @@ async fn ask(
         None => connect(shared, settings, reader).await?,
     };
     let authenticated = settings.config.sasl.is_some();
-    match timeout(PATIENCE, connection.topics(topics, authenticated)).await {
-        Ok(Ok(seen)) => {
-            shared.learn(seen);
-            Ok((connection, peer))
-        }
-        Ok(Err(error)) => {
-            shared.note(&peer, false);
-            Err(error.to_string())
-        }
-        Err(_) => {
-            shared.note(&peer, false);
-            Err(format!("{peer} does not answer"))
+    // A broker that is asked by any id leaves out all that is asked by name (KafkaApis.handleTopicMetadataRequest).
+    for asked in topics.chunk_by(|a, b| matches!(a, Wanted::Id(_)) == matches!(b, Wanted::Id(_))) {
+        match timeout(PATIENCE, connection.topics(asked, authenticated)).await {
+            Ok(Ok(seen)) => shared.learn(seen),
+            Ok(Err(error)) => {
+                shared.note(&peer, false);
+                return Err(error.to_string());
+            }
+            Err(_) => {
+                shared.note(&peer, false);
+                return Err(format!("{peer} does not answer"));
+            }
         }
     }
+    Ok((connection, peer))
 }
 
 async fn connect(shared: &Shared, settings: &Settings, reader: &Reader) -> Result<(Connection, Endpoint), String> {

@@ -35,6 +35,8 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) struct Stage {
     /// Leads consumers by the leader's answers.
     pub(crate) gateway: Gateway,
+    /// Passes everything: what reads here reads at the leader, as a direct connection does, and is seen doing so.
+    pub(crate) plain: Gateway,
     pub(crate) cluster: Cluster,
     _heavy: paths::FileLock,
 }
@@ -69,7 +71,8 @@ fn start() -> Result<Stage> {
         .property("auto.leader.rebalance.enable", "false")
         .start()?;
     let gateway = gateway(&cluster, "patch", "").start()?;
-    Ok(Stage { gateway, cluster, _heavy: heavy })
+    let plain = Gateway::before(&cluster).start()?;
+    Ok(Stage { gateway, plain, cluster, _heavy: heavy })
 }
 
 /// A gateway that leads all clients to the rack `az3`.
@@ -126,6 +129,8 @@ pub(crate) struct Stream {
     pub(crate) reader: String,
     producer: Client,
     pub(crate) consumer: Client,
+    /// The same family at the leader.
+    control: Option<Client>,
     pub(crate) count: u64,
     ends: Instant,
 }
@@ -164,14 +169,24 @@ impl Stream {
         consumer.send("consume", serde_json::to_value(consume)?)?;
         let produce = Produce::to(&topic).partitions(PARTITIONS).count(count).size(SIZE).rate(RATE).idempotent(true);
         producer.send("produce", serde_json::to_value(produce)?)?;
-        Ok(Self {
-            family,
-            topic,
-            reader,
-            producer,
-            consumer,
-            count,
-            ends: Instant::now() + Duration::from_secs(seconds),
+        let ends = Instant::now() + Duration::from_secs(seconds);
+        Ok(Self { family, topic, reader, producer, consumer, control: None, count, ends })
+    }
+
+    /// Lets another consumer of the family read the same at the leader, for comparison.
+    pub(crate) fn add_control(&mut self, plain: &Gateway) -> Result<()> {
+        let mut control = Client::start(self.family)?;
+        let more = json!({"client_id": self.reader, "properties": properties(self.family)});
+        control.connect_with(&plain.bootstrap(), more)?;
+        control.set_patience(Duration::from_secs(180));
+        let group = format!("{}-control", self.topic);
+        let consume = Consume::from(&self.topic).count(self.count).timeout_ms(150_000).group(&group);
+        control.send("consume", serde_json::to_value(consume)?)?;
+        self.control = Some(control);
+        wait::until(&format!("the other {} to read", self.family), SOON, || {
+            let received: u64 = self.flow().received(plain)?.values().sum();
+            ensure!(received > 10 * FLOWING, "{received} bytes");
+            Ok(())
         })
     }
 
@@ -239,6 +254,11 @@ impl Stream {
                 read.first_offset,
                 read.last_offset
             );
+        }
+        if let Some(mut control) = self.control {
+            let read: Consumed = serde_json::from_value(control.receive()?)?;
+            read.check_complete(self.count).with_context(|| format!("{family} at the leader"))?;
+            control.close()?;
         }
         self.producer.close()?;
         self.consumer.close()
