@@ -14,5 +14,6 @@ pub mod log_gate;
 pub mod metrics;
 pub mod racks;
 pub mod route;
+pub mod splice;
 pub mod systemd;
 pub mod upstream;
