@@ -1,7 +1,7 @@
 //! turnout: a Kafka gateway. Clients dial it as if it were their brokers.
 //!
 //! Dependencies between the modules point one way:
-//! `kafka` and `config` ← `upstream` ← `route` ← `gateway` ← `admin` ← `handover` ← `cli`.
+//! `kafka` and `config` ← `upstream` ← `route` and `racks` ← `gateway` ← `admin` ← `handover` ← `cli`.
 
 pub mod admin;
 pub mod cli;
@@ -12,6 +12,8 @@ pub mod kafka;
 pub mod kernel;
 pub mod log_gate;
 pub mod metrics;
+pub mod racks;
 pub mod route;
+pub mod splice;
 pub mod systemd;
 pub mod upstream;

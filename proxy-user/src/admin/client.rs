@@ -1,5 +1,6 @@
 //! Asks a running daemon over its control socket.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,8 +15,10 @@ use tokio::net::UnixStream;
 
 use super::http::MAX_PAGE;
 use super::{ConnectionsPage, Refusal};
+use crate::gateway::racks_report::WhyQuestion;
 use crate::gateway::status::{
-    AdmissionReport, ConnectionStatus, Readiness, RefusedReport, ReloadReport, Status, UpgradeReport,
+    AdmissionReport, ConnectionStatus, RacksReport, Readiness, RefusedReport, ReloadReport, Status, UpgradeReport,
+    WhyReport,
 };
 
 /// Largest answer that is read.
@@ -112,6 +115,28 @@ impl Client {
         self.ask(Method::GET, &format!("/admission/refused?limit={limit}")).await
     }
 
+    /// What was read in which rack, by virtual cluster.
+    pub async fn racks(&self) -> Result<BTreeMap<String, RacksReport>, ClientError> {
+        self.ask(Method::GET, "/racks").await
+    }
+
+    /// Why a client reads partitions where it does, by virtual cluster.
+    pub async fn racks_why(&self, question: &WhyQuestion) -> Result<BTreeMap<String, WhyReport>, ClientError> {
+        let WhyQuestion { virtual_cluster, client, client_id, client_rack, topic } = question;
+        let mut path = format!("/racks/why?client={}", escaped(&client.to_string()));
+        for (key, value) in [
+            ("client_id", client_id),
+            ("client_rack", client_rack),
+            ("topic", topic),
+            ("virtual_cluster", virtual_cluster),
+        ] {
+            if let Some(value) = value {
+                path.push_str(&format!("&{key}={}", escaped(value)));
+            }
+        }
+        self.ask(Method::GET, &path).await
+    }
+
     async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {
         match tokio::time::timeout(TIMEOUT, self.exchange(method, path)).await {
             Ok(answer) => answer,
@@ -160,5 +185,28 @@ impl Client {
 
     fn failed(&self, reason: String) -> ClientError {
         ClientError::Failed { socket: self.socket.clone(), reason }
+    }
+}
+
+/// A value as it stands in a query (RFC 3986: everything but unreserved characters is escaped).
+fn escaped(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => text.push(char::from(byte)),
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_in_queries_are_escaped() {
+        assert_eq!(escaped("orders-7.a_b~"), "orders-7.a_b~");
+        assert_eq!(escaped("a b&c=é/::1"), "a%20b%26c%3D%C3%A9%2F%3A%3A1");
     }
 }

@@ -11,6 +11,7 @@ use axum::{Json, Router};
 use serde::Deserialize;
 
 use super::{ConnectionsPage, Operator, Refusal};
+use crate::gateway::racks_report::WhyQuestion;
 use crate::metrics::CONTENT_TYPE;
 
 /// Whether a listener takes commands.
@@ -38,7 +39,9 @@ pub(super) fn router(operator: Shared, control: Control) -> Router {
         .route("/status", get(status))
         .route("/connections", get(connections))
         .route("/admission", get(admission))
-        .route("/admission/refused", get(refused));
+        .route("/admission/refused", get(refused))
+        .route("/racks", get(racks))
+        .route("/racks/why", get(racks_why));
     let routes = match control {
         Control::Allowed => {
             routes.route("/reload", post(reload)).route("/drain", post(drain)).route("/upgrade", post(upgrade))
@@ -57,6 +60,7 @@ async fn index() -> &'static str {
      /readyz       200 when traffic may be sent here, 503 and the reasons when not\n\
      /status       clusters, virtual clusters and listeners, JSON\n\
      /connections  client connections, JSON: ?limit=100&after=ID&virtual_cluster=NAME\n\
+     /racks        what was read in which rack, JSON; /racks/why?client=ADDR&topic=NAME: why there\n\
      /admission    who may connect, and what was refused, JSON; /admission/refused?limit=100: the sources\n\n\
      Commands (POST /reload, /drain, /upgrade) are taken on the control socket only.\n"
 }
@@ -135,6 +139,25 @@ struct LimitQuery {
 async fn refused(State(operator): State<Shared>, Query(query): Query<LimitQuery>) -> Response {
     let limit = query.limit.unwrap_or(DEFAULT_PAGE).clamp(1, MAX_PAGE);
     Json(operator.refused_sources(limit)).into_response()
+}
+
+async fn racks(State(operator): State<Shared>) -> Response {
+    Json(operator.racks()).into_response()
+}
+
+#[derive(Debug, Deserialize)]
+struct WhyQuery {
+    client: std::net::IpAddr,
+    client_id: Option<String>,
+    client_rack: Option<String>,
+    topic: Option<String>,
+    virtual_cluster: Option<String>,
+}
+
+async fn racks_why(State(operator): State<Shared>, Query(query): Query<WhyQuery>) -> Response {
+    let WhyQuery { client, client_id, client_rack, topic, virtual_cluster } = query;
+    let question = WhyQuestion { virtual_cluster, client, client_id, client_rack, topic };
+    Json(operator.racks_why(&question)).into_response()
 }
 
 async fn upgrade(State(operator): State<Shared>) -> Response {

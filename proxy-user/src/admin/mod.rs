@@ -3,7 +3,7 @@
 //! | path | TCP (`admin.http`) | control socket (`admin.socket`) |
 //! |---|---|---|
 //! | `GET /` `/metrics` `/livez` `/readyz` `/status` `/connections` | yes | yes |
-//! | `GET /admission` `/admission/refused` | yes | yes |
+//! | `GET /admission` `/admission/refused` `/racks` `/racks/why` | yes | yes |
 //! | `POST /reload` `/drain` `/upgrade` | no | yes |
 //!
 //! Whoever may open the socket file may steer the daemon; over TCP nobody can. Both speak HTTP/1.1 within the bounds of
@@ -14,13 +14,16 @@ pub mod control;
 mod http;
 pub mod server;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 
 use serde::{Deserialize, Serialize};
 
+use crate::gateway::racks_report::WhyQuestion;
 use crate::gateway::status::{
-    AdmissionReport, ConnectionStatus, Readiness, RefusedReport, ReloadReport, Status, UpgradeReport,
+    AdmissionReport, ConnectionStatus, RacksReport, Readiness, RefusedReport, ReloadReport, Status, UpgradeReport,
+    WhyReport,
 };
 
 /// A boxed future, for traits that are used as objects.
@@ -53,6 +56,12 @@ pub trait Operator: Send + Sync + 'static {
 
     /// Who was refused lately, the latest first; at most `limit`.
     fn refused_sources(&self, limit: usize) -> Vec<RefusedReport>;
+
+    /// What was read in which rack, for each virtual cluster that routes.
+    fn racks(&self) -> BTreeMap<String, RacksReport>;
+
+    /// Why a client reads partitions where it does, for each virtual cluster that routes.
+    fn racks_why(&self, question: &WhyQuestion) -> BTreeMap<String, WhyReport>;
 
     /// Starts the binary anew, hands everything over to it, and ends once it serves.
     ///

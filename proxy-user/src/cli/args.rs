@@ -114,6 +114,24 @@ pub(super) enum Command {
     )]
     Admission(Admission),
 
+    /// Show what consumers read in which rack, what that saved, and which replicas are held down
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "Examples:\n  turnout racks\n  turnout racks --topics\n  turnout racks why --client 10.0.1.7 --topic orders"
+    )]
+    Racks {
+        #[command(subcommand)]
+        why: Option<Racks>,
+        /// By topic as well
+        #[arg(long)]
+        topics: bool,
+        /// How to print it
+        #[arg(long, value_enum, default_value_t = TableFormat::Table)]
+        format: TableFormat,
+        #[command(flatten)]
+        socket: Socket,
+    },
+
     /// Load the kernel programs without the daemon; they stay until `detach`
     ///
     /// Ports and rules are the daemon's to set: until it does, everything passes as before. Needs root, or CAP_BPF,
@@ -187,6 +205,34 @@ pub(super) enum Admission {
     },
 }
 
+#[derive(Debug, Subcommand)]
+pub(super) enum Racks {
+    /// Where a client reads each partition now, and why there
+    #[command(after_help = "Example:\n  turnout racks why --client 10.0.1.7 --client-id app --topic orders")]
+    Why {
+        /// Address the client dials from, with or without a port
+        #[arg(long, value_name = "ADDR", value_parser = client_address)]
+        client: IpAddr,
+        /// The client's client.id
+        #[arg(long, value_name = "ID")]
+        client_id: Option<String>,
+        /// The client's own client.rack
+        #[arg(long, value_name = "RACK")]
+        client_rack: Option<String>,
+        /// This topic only; default: all that are known
+        #[arg(long)]
+        topic: Option<String>,
+        /// This virtual cluster only; default: all that route
+        #[arg(long, value_name = "NAME")]
+        virtual_cluster: Option<String>,
+        /// How to print it
+        #[arg(long, value_enum, default_value_t = TableFormat::Table)]
+        format: TableFormat,
+        #[command(flatten)]
+        socket: Socket,
+    },
+}
+
 #[derive(Debug, Args)]
 pub(super) struct AttachArgs {
     /// Take interfaces and pins from `fast_path` of this config file
@@ -210,8 +256,6 @@ pub(super) enum Later {
     #[command(hide = true, disable_help_flag = true)]
     Branch(Rest),
     #[command(hide = true, disable_help_flag = true)]
-    Racks(Rest),
-    #[command(hide = true, disable_help_flag = true)]
     Verify(Rest),
 }
 
@@ -220,7 +264,6 @@ impl Later {
         match self {
             Self::Top(_) => "top",
             Self::Branch(_) => "branch",
-            Self::Racks(_) => "racks",
             Self::Verify(_) => "verify",
         }
     }

@@ -1,5 +1,6 @@
 //! The daemon as one piece: gateway, admin server, log and signals, and what operators may ask of it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
@@ -15,8 +16,10 @@ use crate::admin::{BoxFuture, Operator};
 use crate::config::{self, Loaded};
 use crate::gateway::Gateway;
 use crate::gateway::edge::EdgeSource;
+use crate::gateway::racks_report::WhyQuestion;
 use crate::gateway::status::{
-    AdmissionReport, ConnectionStatus, Readiness, RefusedReport, ReloadReport, Status, UpgradeReport,
+    AdmissionReport, ConnectionStatus, RacksReport, Readiness, RefusedReport, ReloadReport, Status, UpgradeReport,
+    WhyReport,
 };
 use crate::handover::{self, Handover, Predecessor, Successor};
 use crate::kernel::KernelSource;
@@ -289,6 +292,14 @@ impl Operator for Daemon {
 
     fn admission(&self) -> AdmissionReport {
         self.gateway.admission()
+    }
+
+    fn racks(&self) -> BTreeMap<String, RacksReport> {
+        self.gateway.racks()
+    }
+
+    fn racks_why(&self, question: &WhyQuestion) -> BTreeMap<String, WhyReport> {
+        self.gateway.racks_why(question)
     }
 
     fn refused_sources(&self, limit: usize) -> Vec<RefusedReport> {

@@ -8,11 +8,13 @@ use proxy_common::frame::RequestPrefix;
 use serde::Serialize;
 
 use crate::config::prefix::Cidr;
-use crate::config::{Admission, Config, NewConnections, Versions, VirtualCluster};
+use crate::config::{Admission, Config, NewConnections, RacksMode, Versions, VirtualCluster};
 use crate::kafka::api::{self, VersionRange};
+use crate::kafka::fetch;
 use crate::kafka::header::Partial;
 use crate::kafka::ids::{ApiKey, ApiVersion};
 use crate::kafka::versions;
+use crate::racks::{Client, Places};
 use crate::route::{self, AnswerPlan, Plan};
 
 /// What becomes of a frame.
@@ -149,11 +151,18 @@ fn offer(policy: Versions, key: ApiKey, offered: Option<VersionRange>) -> String
 /// What `route` decides, in words. For Produce that wants an answer; acks=0 is a remark.
 fn ways(vc: &VirtualCluster, key: ApiKey, version: ApiVersion) -> (Way, Way) {
     let prefix = RequestPrefix { api_key: key.0, api_version: version.0, correlation_id: 0 };
-    match route::plan(prefix, || Partial::Done(-1), vc.versions) {
+    match route::plan(prefix, || Partial::Done(-1), vc.versions, routes_reads(vc)) {
         Partial::Done(Plan::Forward { answer }) => (Way::Forwarded, answer_way(vc, key, answer)),
         Partial::Done(Plan::Rewrite { answer }) => {
             (Way::Rewritten("the cluster id becomes the real one".to_owned()), answer_way(vc, key, answer))
         }
+        Partial::Done(Plan::Route) => (
+            Way::Checked(
+                "whose rack the client is in decides whether its rack is filled in, and what its answer may become"
+                    .to_owned(),
+            ),
+            answer_way(vc, key, AnswerPlan::Route),
+        ),
         Partial::Done(Plan::Answer(_)) => {
             let why = "error 35 and the versions of ApiVersions itself, in the form of v0".to_owned();
             (Way::Answered("it is read and not forwarded".to_owned()), Way::Answered(why))
@@ -179,6 +188,11 @@ fn answer_way(vc: &VirtualCluster, key: ApiKey, plan: AnswerPlan) -> Way {
              streams and loses its hints"
         )),
         AnswerPlan::FetchScrub => Way::Checked("leader hints, which name real addresses, are taken out".to_owned()),
+        AnswerPlan::Route => Way::Checked(
+            "partitions that the client is to read from a replica in its rack, or from the leader again, say so and come \
+             without records"
+                .to_owned(),
+        ),
         AnswerPlan::Rewrite => Way::Rewritten(
             match key {
                 ApiKey::METADATA | ApiKey::DESCRIBE_CLUSTER => {
@@ -272,16 +286,65 @@ fn remarks(
             .to_owned()),
         _ => {}
     }
+    if api == ApiKey::FETCH {
+        routing(vc, question, version).into_iter().for_each(&mut say);
+    }
+    let routed = api == ApiKey::FETCH && routes_reads(vc);
     if let Some(most) = vc.limits.connections_per_source {
         say(format!("{} may hold {most} connections (`limits.connections_per_source`)", question.client));
     }
-    if let Some(topic) = &question.topic {
+    if let (Some(topic), false) = (&question.topic, routed) {
         say(format!("topic {topic}: nothing in this virtual cluster depends on the topic"));
     }
-    if let Some(id) = &question.client_id {
+    if let (Some(id), false) = (&question.client_id, routed) {
         say(format!("client id {id}: nothing in this virtual cluster depends on the client id"));
     }
     remarks
+}
+
+/// Whether consumers are led to replicas.
+fn routes_reads(vc: &VirtualCluster) -> bool {
+    vc.racks.as_ref().is_some_and(|racks| racks.mode != RacksMode::Off)
+}
+
+/// What replica routing makes of a Fetch.
+fn routing(vc: &VirtualCluster, question: &Question, version: ApiVersion) -> Vec<String> {
+    let Some(racks) = vc.racks.as_ref().filter(|_| routes_reads(vc)) else {
+        return vec!["its consumer reads at the leader: replica routing is off (`racks`)".to_owned()];
+    };
+    if !fetch::is_routable(version) {
+        return vec![format!("its consumer reads at the leader: v{version} isn't routed, v11 to v15 are")];
+    }
+    let mut lines = Vec::new();
+    // Which listener it dials is not asked.
+    let listener = IpAddr::from([0, 0, 0, 0]);
+    let client = Client { address: question.client, listener, id: question.client_id.as_deref() };
+    let own = if racks.respect_client_rack { "unless it sets client.rack, " } else { "" };
+    lines.push(match Places::of(racks).rack_of(client) {
+        Some((rack, by)) => format!("{own}the client is in rack {rack}: by {by}"),
+        None if racks.clients.iter().any(|rule| rule.listener.is_some()) => {
+            format!("{own}the client's rack depends on the address that it dials (`racks.clients`)")
+        }
+        None => format!("{own}nothing says in which rack the client is (`racks.clients`), so it reads at the leader"),
+    });
+    lines.push(
+        match (racks.mode, racks.has_preferences()) {
+            (RacksMode::Stamp, _) => "its rack is filled in, and the leader's selector names the replica (`mode: stamp`)",
+            (RacksMode::Auto, false) => {
+                "where the leader runs a rack-aware selector, its rack is filled in; where not, the leader's answer names \
+                 the replica (`mode: auto`)"
+            }
+            _ => "the leader's answer names the replica: one that is alive and in sync",
+        }
+        .to_owned(),
+    );
+    let excluded: Vec<_> = racks.exclude_clients.iter().map(ToString::to_string).collect();
+    if !excluded.is_empty() {
+        lines.push(format!("clients whose software is {} stay at the leader (`exclude_clients`)", excluded.join(", ")));
+    }
+    let of = question.topic.as_ref().map_or_else(String::new, |topic| format!(" --topic {topic}"));
+    lines.push(format!("what becomes of each partition now: turnout racks why --client {}{of}", question.client));
+    lines
 }
 
 fn policy_name(policy: Versions) -> &'static str {
@@ -334,6 +397,7 @@ mod tests {
             advertise: None,
             versions,
             cluster_id: None,
+            racks: None,
             limits: Limits {
                 connections: 9000,
                 connections_per_source: Some(20),

@@ -10,6 +10,7 @@ mod daemon;
 mod explain;
 mod kernel_programs;
 pub mod logging;
+mod racks;
 
 mod run;
 mod status;
@@ -24,8 +25,9 @@ use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
 use crate::admin::client::{Client, ClientError};
+use crate::gateway::racks_report::WhyQuestion;
 use crate::{config, kernel};
-use args::{Admission, Cli, Command, ExplainArgs};
+use args::{Admission, Cli, Command, ExplainArgs, Racks};
 
 /// Exit code of a wrong command line.
 const USAGE: u8 = 2;
@@ -98,6 +100,14 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         }
         Command::Admission(Admission::Top { once, format, socket }) => {
             remote(async { show_refused(&Client::new(&socket.socket), once, format.is_json()).await })
+        }
+        Command::Racks { why: None, topics, format, socket } => {
+            remote(async { show_racks(&Client::new(&socket.socket), topics, format.is_json()).await })
+        }
+        Command::Racks { why: Some(why), .. } => {
+            let Racks::Why { client, client_id, client_rack, topic, virtual_cluster, format, socket } = why;
+            let question = WhyQuestion { virtual_cluster, client, client_id, client_rack, topic };
+            remote(async { show_why(&Client::new(&socket.socket), &question, format.is_json()).await })
         }
         Command::Attach(args) => kernel_programs::attach(&args),
         Command::Detach { format, force, pins } => kernel_programs::detach(&pins.pin, force, format.is_json()),
@@ -218,6 +228,16 @@ async fn upgrade(client: &Client, in_json: bool) -> anyhow::Result<Outcome> {
 async fn show_admission(client: &Client, in_json: bool) -> anyhow::Result<Outcome> {
     let report = client.admission().await?;
     Ok(Outcome::done(if in_json { json(&report)? } else { admission::list(&report) }))
+}
+
+async fn show_racks(client: &Client, topics: bool, in_json: bool) -> anyhow::Result<Outcome> {
+    let reports = client.racks().await?;
+    Ok(Outcome::done(if in_json { json(&reports)? } else { racks::list(&reports, topics) }))
+}
+
+async fn show_why(client: &Client, question: &WhyQuestion, in_json: bool) -> anyhow::Result<Outcome> {
+    let reports = client.racks_why(question).await?;
+    Ok(Outcome::done(if in_json { json(&reports)? } else { racks::why(&reports) }))
 }
 
 async fn show_refused(client: &Client, once: bool, in_json: bool) -> anyhow::Result<Outcome> {

@@ -90,6 +90,14 @@ pub(super) fn status(s: &Status) -> String {
         }
     }
 
+    let routing: Vec<_> = s.virtual_clusters.iter().filter_map(|(name, v)| Some((name, v.racks.as_ref()?))).collect();
+    if !routing.is_empty() {
+        text.push_str("\nReplica routing:\n");
+    }
+    for (name, sentence) in routing {
+        let _ = writeln!(text, "- {name}: {sentence}");
+    }
+
     let troubles = troubles(s);
     if !troubles.is_empty() {
         text.push_str("\nNot as it should be:\n");
@@ -223,6 +231,7 @@ mod tests {
             answer_bytes: u64::MAX,
             requests: u64::MAX,
             closed: BTreeMap::new(),
+            racks: Some("auto: nothing read yet".into()),
             degraded: vec!["something".into()],
         };
         let cluster = ClusterStatus {

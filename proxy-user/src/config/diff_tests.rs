@@ -4,9 +4,10 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
+use crate::config::pattern::Pattern;
 use crate::config::prefix::{Cidr, PrefixLength};
 use crate::config::units::{PerSecond, Size, Span};
-use crate::config::{Environment, FastPathMode, LogFormat, Mechanism, Tls, Versions, load_str};
+use crate::config::{Environment, FastPathMode, LogFormat, Mechanism, RacksMode, Tls, Versions, load_str};
 
 /// Two clusters and two virtual clusters with every key set.
 fn full() -> Config {
@@ -27,6 +28,7 @@ virtual_clusters:
     advertise: kafka
     cluster_id: id
     limits: {connections_per_source: 7}
+    racks: {weights: {1: 2}, price_per_gb: 0.01 USD}
   payments:
     cluster: west
     bootstrap_port: 9093
@@ -58,6 +60,11 @@ fn edits() -> Vec<Edit> {
             $c.virtual_clusters.get_mut("orders").expect("orders")
         };
     }
+    macro_rules! racks {
+        ($c:ident) => {
+            orders!($c).racks.as_mut().expect("racks")
+        };
+    }
     macro_rules! new {
         ($c:ident) => {
             $c.admission.new_connections.as_mut().expect("new_connections")
@@ -80,6 +87,7 @@ fn edits() -> Vec<Edit> {
         "clusters.east.racks.2": |c, n| east!(c).racks.insert(2, format!("rack{n}"));
         "clusters.east.connect_timeout": |c, n| east!(c).connect_timeout = span(n);
         "clusters.east.refresh": |c, n| east!(c).refresh = span(n);
+        "clusters.east.partition_refresh": |c, n| east!(c).partition_refresh = span(n);
         "clusters.east.forget_after": |c, n| east!(c).forget_after = span(n);
         "clusters.east.tls.ca": |c, n| tls!(c).ca = Some(format!("/{n}").into());
         "clusters.east.tls.cert": |c, n| tls!(c).cert = (n > 9).then(|| format!("/{n}").into());
@@ -106,6 +114,21 @@ fn edits() -> Vec<Edit> {
         "virtual_clusters.orders.limits.incomplete_frame": |c, n| orders!(c).limits.incomplete_frame = span(n);
         "virtual_clusters.orders.limits.idle": |c, n| orders!(c).limits.idle = span(n);
         "virtual_clusters.orders.limits.drain": |c, n| orders!(c).limits.drain = span(n);
+        "virtual_clusters.orders.racks.mode": |c, n| racks!(c).mode = if n > 9 { RacksMode::Off } else { RacksMode::Patch };
+        "virtual_clusters.orders.racks.clients": |c, n| {
+            let rule = crate::config::ClientRack { cidr: None, client_id: Some(Pattern::exact("x")), listener: None, rack: format!("r{n}") };
+            racks!(c).clients.push(rule);
+        };
+        "virtual_clusters.orders.racks.respect_client_rack": |c, _n| racks!(c).respect_client_rack = false;
+        "virtual_clusters.orders.racks.exclude_clients": |c, n| racks!(c).exclude_clients.push(Pattern::exact(&format!("c{n}")));
+        "virtual_clusters.orders.racks.exclude_brokers": |c, n| racks!(c).exclude_brokers.push(n.into());
+        "virtual_clusters.orders.racks.weights.1": |c, n| racks!(c).weights.insert(1, 3 + u16::from(n));
+        "virtual_clusters.orders.racks.patch_buffer": |c, n| racks!(c).patch_buffer = Size(1_000_001 + u64::from(n));
+        "virtual_clusters.orders.racks.redirects_per_minute": |c, n| racks!(c).redirects_per_minute = 100 + u32::from(n);
+        "virtual_clusters.orders.racks.hold_down": |c, n| racks!(c).hold_down = span(n);
+        "virtual_clusters.orders.racks.hold_down_max": |c, n| racks!(c).hold_down_max = span(n);
+        "virtual_clusters.orders.racks.silence": |c, n| racks!(c).silence = span(n);
+        "virtual_clusters.orders.racks.price_per_gb": |c, n| racks!(c).price_per_gb = format!("{n}.5 USD").parse().ok();
         "fast_path.interfaces": |c, n| c.fast_path.interfaces = crate::config::Interfaces::Named(vec![format!("eth{n}")]);
         "fast_path.pin": |c, n| c.fast_path.pin = format!("/pin{n}").into();
         "admission.deny": |c, n| c.admission.deny.push(Cidr::new([10, n, 0, 0].into(), 16).expect("a prefix"));

@@ -25,7 +25,9 @@ fn example(name: &str) -> (Config, Vec<Problem>) {
 fn every_example_is_good_names_the_schema_and_is_not_doubtful() {
     let files = std::fs::read_dir(folder()).expect("config/").map(|f| f.expect("an entry").file_name());
     let names: Vec<String> = files.map(|n| n.to_string_lossy().into_owned()).filter(|n| n.ends_with(".yaml")).collect();
-    for expected in ["minimal.yaml", "loopback-demo.yaml", "production.yaml", "two-clusters.yaml", "edge.yaml"] {
+    for expected in
+        ["minimal.yaml", "loopback-demo.yaml", "production.yaml", "two-clusters.yaml", "edge.yaml", "racks.yaml"]
+    {
         assert!(names.iter().any(|n| n == expected), "{expected} is missing");
     }
     for name in names {
@@ -73,7 +75,9 @@ fn an_alias_repeats_a_value_in_the_two_clusters_example() {
 
 #[test]
 fn what_a_config_serialises_to_loads_as_the_same_config() {
-    for name in ["minimal.yaml", "loopback-demo.yaml", "production.yaml", "two-clusters.yaml", "edge.yaml"] {
+    for name in
+        ["minimal.yaml", "loopback-demo.yaml", "production.yaml", "two-clusters.yaml", "edge.yaml", "racks.yaml"]
+    {
         let (mut config, _) = example(name);
         // The mask stands in for the password, so that is all that differs.
         for sasl in config.clusters.values_mut().filter_map(|c| c.sasl.as_mut()) {

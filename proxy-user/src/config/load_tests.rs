@@ -183,7 +183,6 @@ virtual_clusters:
     cluster: east
     bootstrap_port: 9092
     broker_ports: {first: 9200, count: 2}
-    racks: {mode: auto}
     branches: {}
     taps:
 fast_path:
@@ -195,10 +194,9 @@ fast_path:
     assert_eq!(
         places,
         [
-            "t.yaml:8:5 virtual_clusters.orders.racks",
-            "t.yaml:9:5 virtual_clusters.orders.branches",
-            "t.yaml:10:5 virtual_clusters.orders.taps",
-            "t.yaml:13:3 fast_path.mirror_buffer",
+            "t.yaml:8:5 virtual_clusters.orders.branches",
+            "t.yaml:9:5 virtual_clusters.orders.taps",
+            "t.yaml:12:3 fast_path.mirror_buffer",
         ]
     );
     assert!(lines.iter().all(|l| l.contains("not built yet")), "{lines:#?}");

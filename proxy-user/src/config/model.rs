@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 pub use super::model_edge::{Admission, FastPath, FastPathMode, Interfaces, NewConnections};
+pub use super::model_racks::{ClientRack, Racks, RacksMode};
 use super::units::{Size, Span};
 
 /// Named things, in the order of their names.
@@ -67,6 +68,10 @@ pub struct Cluster {
     /// How often the topology is read again; it is also read when a connection to a broker fails.
     #[serde(default = "Cluster::refresh")]
     pub refresh: Span,
+    /// How often leaders and in-sync replicas are read again of topics that are read by rack; they are also read when a
+    /// replica refuses.
+    #[serde(default = "Cluster::partition_refresh")]
+    pub partition_refresh: Span,
     /// How long a broker that no longer appears in Metadata keeps its port.
     #[serde(default = "Cluster::forget_after")]
     pub forget_after: Span,
@@ -90,6 +95,12 @@ impl Cluster {
     #[must_use]
     pub const fn refresh() -> Span {
         Span::secs(30)
+    }
+
+    /// Default of `partition_refresh`.
+    #[must_use]
+    pub const fn partition_refresh() -> Span {
+        Span::secs(5)
     }
 
     /// Default of `forget_after`.
@@ -195,6 +206,9 @@ pub struct VirtualCluster {
     /// Bounds. Hitting one is counted, and the log says which.
     #[serde(default)]
     pub limits: Limits,
+    /// Replica routing by rack. An empty map, `{}`, turns it on; default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub racks: Option<Racks>,
 }
 
 impl VirtualCluster {

@@ -53,6 +53,8 @@ const VALUES: &str = "```
 | duration | a whole number and a unit: `500ms`, `30s`, `5m`, `1h`, `2d`; at most `365d` |
 | size | bytes: `512`, `512B`, or in powers of 1024: `64KiB`, `100MiB`, `1GiB`, `1TiB` |
 | rate | a whole number a second: `100/s` |
+| price | a number and a currency: `0.02 USD` |
+| names | a name, or its beginning and `*`: `analytics-*` |
 | address prefix | `192.0.2.0/24`, `2001:db8::/32`; an address alone is itself; no bits set behind the length |
 | prefix length | leading bits: `/24` |
 | `host:port` | `kafka-1.internal:9092`, `10.0.4.2:9092`; IPv6 in brackets: `[::1]:9092` |
@@ -198,8 +200,15 @@ fn kind(schema: &Map<String, Value>) -> String {
             format!("whole number from {}{max}", schema.get("minimum").unwrap_or(&Value::from(0)))
         }
         (Some("array"), _) => format!("list of {}", schema["items"].as_object().map(kind).unwrap_or_default()),
-        (Some("object"), _) if schema.contains_key("patternProperties") => "map from node id to text".to_owned(),
-        (Some("object"), _) => "map from text to text".to_owned(),
+        (Some("object"), _) => {
+            match schema.get("patternProperties").and_then(|by_key| by_key.as_object()?.values().next()) {
+                Some(value) => {
+                    let value = value.as_object().map(kind).unwrap_or_default();
+                    format!("map from node id to {value}")
+                }
+                None => "map from text to text".to_owned(),
+            }
+        }
         _ => "value".to_owned(),
     }
 }

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use super::model::{
-    Admission, BrokerPorts, Cluster, Config, FastPath, Interfaces, Limits, NewConnections, Versions, VirtualCluster,
+    Admission, BrokerPorts, ClientRack, Cluster, Config, FastPath, Interfaces, Limits, NewConnections, Racks,
+    RacksMode, Versions, VirtualCluster,
 };
 use super::path::printable;
 use super::{Loaded, ports};
@@ -130,7 +131,33 @@ fn virtual_cluster_lines(v: &VirtualCluster) -> Vec<Line> {
         lines.push(format!("cluster id {}", printable(id)));
     }
     lines.push(limits_line(&v.limits));
-    lines.into_iter().map(Line::text).collect()
+    let mut lines: Vec<_> = lines.into_iter().map(Line::text).collect();
+    lines.extend(v.racks.as_ref().map(racks_line));
+    lines
+}
+
+/// Rules may be many: the first ones and how many there are.
+fn racks_line(racks: &Racks) -> Line {
+    const SHOWN: usize = 8;
+    let rule = |rule: &ClientRack| {
+        let ClientRack { cidr, client_id, listener, rack } = rule;
+        let whom = match (cidr, client_id, listener) {
+            (Some(cidr), ..) => cidr.to_string(),
+            (_, Some(pattern), _) => format!("client id {}", printable(&pattern.to_string())),
+            (.., Some(listener)) => format!("who dialled {listener}"),
+            (None, None, None) => "nobody".to_owned(),
+        };
+        Line::text(format!("{whom} → {}", printable(rack)))
+    };
+    let mut below: Vec<_> = racks.clients.iter().take(SHOWN).map(rule).collect();
+    if racks.clients.len() > SHOWN {
+        below.push(Line::text(format!("and {} more", racks.clients.len() - SHOWN)));
+    }
+    let text = match racks.mode {
+        RacksMode::Off => "replica routing off".to_owned(),
+        mode => format!("replica routing {mode}: clients read in their rack"),
+    };
+    Line { text, below }
 }
 
 /// Lists may be long: their first prefixes and how many there are.
@@ -195,6 +222,7 @@ virtual_clusters:
     broker_ports: {first: 9200, count: 200, first_node_id: 1}
     advertise: kafka.example.com
     limits: {connections_per_source: 7}
+    racks: {clients: [{cidr: 10.0.1.0/24, rack: az1}, {client_id: 'a-*', rack: az2}, {listener: '::1', rack: az3}]}
 admission: {deny: [192.0.2.0/24], new_connections: {rate: 100/s}}
 ";
         load_str(text, "t.yaml", &Environment::empty()).unwrap_or_else(|e| panic!("{e}"))
@@ -215,7 +243,11 @@ cluster east
    ├─ broker ports 9200 to 9399 for node ids 1 to 200
    ├─ advertises kafka.example.com
    ├─ versions auto (Fetch up to 15, else all)
-   └─ limits: 9000 connections (7 per source), 256 in flight, frame 100MiB, rewrite_frame 16MiB, first_byte 10s, incomplete_frame 30s, idle 9m, drain 30s
+   ├─ limits: 9000 connections (7 per source), 256 in flight, frame 100MiB, rewrite_frame 16MiB, first_byte 10s, incomplete_frame 30s, idle 9m, drain 30s
+   └─ replica routing auto: clients read in their rack
+      ├─ 10.0.1.0/24 → az1
+      ├─ client id a-* → az2
+      └─ who dialled ::1 → az3
 cluster west
 ├─ bootstrap w:1
 ├─ own client: plaintext, no SASL

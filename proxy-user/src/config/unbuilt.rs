@@ -15,8 +15,7 @@ pub(super) struct Unbuilt {
 }
 
 /// All of them.
-pub(super) const UNBUILT: [Unbuilt; 4] = [
-    Unbuilt { key: "virtual_clusters.*.racks", value: None, purpose: "replica routing by rack" },
+pub(super) const UNBUILT: [Unbuilt; 3] = [
     Unbuilt { key: "virtual_clusters.*.branches", value: None, purpose: "copies of produce traffic" },
     Unbuilt { key: "virtual_clusters.*.taps", value: None, purpose: "records of what was read" },
     Unbuilt { key: "fast_path.mirror_buffer", value: None, purpose: "memory for copied frames" },

@@ -115,14 +115,24 @@ impl Check<'_> {
         }
     }
 
-    fn positive(&mut self, path: &KeyPath, span: Span, why: &str) {
+    pub(super) fn positive(&mut self, path: &KeyPath, span: Span, why: &str) {
         if span.is_zero() {
             self.error(path, format!("must be longer than 0; {why}"));
         }
     }
 
     fn cluster(&mut self, path: &KeyPath, cluster: &Cluster) {
-        let Cluster { bootstrap, address_map, racks, connect_timeout, refresh, forget_after, tls, sasl } = cluster;
+        let Cluster {
+            bootstrap,
+            address_map,
+            racks,
+            connect_timeout,
+            refresh,
+            partition_refresh,
+            forget_after,
+            tls,
+            sasl,
+        } = cluster;
         if bootstrap.is_empty() {
             self.error(&path.key("bootstrap"), "at least one `host:port` is needed");
         }
@@ -150,11 +160,13 @@ impl Check<'_> {
         }
         self.positive(&path.key("connect_timeout"), *connect_timeout, "a connection takes some time, such as `5s`");
         self.positive(&path.key("forget_after"), *forget_after, "write for instance `10m`");
-        if refresh.0 < std::time::Duration::from_millis(100) {
-            self.error(
-                &path.key("refresh"),
-                "must be at least `100ms`, so that brokers are not flooded; such as `30s`",
-            );
+        for (key, span, example) in [("refresh", refresh, "30s"), ("partition_refresh", partition_refresh, "5s")] {
+            if span.0 < std::time::Duration::from_millis(100) {
+                self.error(
+                    &path.key(key),
+                    format!("must be at least `100ms`, so that brokers are not flooded; such as `{example}`"),
+                );
+            }
         }
         if let Some(tls) = tls {
             self.tls(&path.key("tls"), tls);
@@ -194,9 +206,10 @@ impl Check<'_> {
             bootstrap_port,
             broker_ports,
             advertise,
-            versions: _,
+            versions,
             cluster_id,
             limits,
+            racks,
         } = virtual_cluster;
         if !clusters.contains_key(cluster) {
             let path = path.key("cluster");
@@ -220,6 +233,9 @@ impl Check<'_> {
             self.error(&path.key("cluster_id"), "must not be empty; leave it out for the cluster's own");
         }
         self.limits(&path.key("limits"), limits);
+        if let Some(racks) = racks {
+            self.racks(&path.key("racks"), racks, *versions);
+        }
     }
 
     fn listen(&mut self, path: &KeyPath, listen: &[IpAddr]) {

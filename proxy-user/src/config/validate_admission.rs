@@ -71,18 +71,26 @@ impl Check<'_> {
         let mut seen = HashSet::new();
         for (i, cidr) in prefixes.iter().enumerate() {
             let path = path.item(i);
-            let is_shown = !matches!(self.root.get(&path), Some(Node::Text(raw)) if raw.contains('$'));
-            match cidr.address() {
-                IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => {
-                    self.error(&path, "an IPv4 address in IPv6 clothes; write it as IPv4");
-                }
-                _ if *cidr != cidr.corrected() => {
-                    let written = if is_shown { format!("; write `{}`", cidr.corrected()) } else { String::new() };
-                    self.error(&path, format!("has bits set behind its length{written}"));
-                }
-                _ if !seen.insert(*cidr) => self.error(&path, "this prefix is listed twice"),
-                _ => {}
+            if self.prefix(&path, cidr) && !seen.insert(*cidr) {
+                self.error(&path, "this prefix is listed twice");
             }
+        }
+    }
+
+    /// Whether it is written as it must be; else it is an error.
+    pub(super) fn prefix(&mut self, path: &KeyPath, cidr: &Cidr) -> bool {
+        let is_shown = !matches!(self.root.get(path), Some(Node::Text(raw)) if raw.contains('$'));
+        match cidr.address() {
+            IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => {
+                self.error(path, "an IPv4 address in IPv6 clothes; write it as IPv4");
+                false
+            }
+            _ if *cidr != cidr.corrected() => {
+                let written = if is_shown { format!("; write `{}`", cidr.corrected()) } else { String::new() };
+                self.error(path, format!("has bits set behind its length{written}"));
+                false
+            }
+            _ => true,
         }
     }
 

@@ -291,3 +291,53 @@ fn all_problems_are_found_at_once() {
     text.push_str("workers: 0\n");
     assert_eq!(problems(&text).len(), 3);
 }
+
+#[test]
+fn a_rule_for_clients_names_one_kind_of_them_once() {
+    let rule = |rule: &str| orders(&format!("racks: {{clients: [{rule}]}}"));
+    let at = "virtual_clusters.orders.racks.clients[0]";
+    one_problem(&rule("{rack: a}"), at, "exactly one of");
+    one_problem(&rule("{cidr: 10.0.0.0/8, client_id: x, rack: a}"), at, "exactly one of");
+    one_problem(&rule("{cidr: 10.0.0.1/8, rack: a}"), &format!("{at}.cidr"), "write `10.0.0.0/8`");
+    one_problem(&rule("{cidr: \"::ffff:10.0.0.1\", rack: a}"), &format!("{at}.cidr"), "IPv6 clothes");
+    one_problem(&rule("{client_id: 'a*b', rack: a}"), &format!("{at}.client_id"), "`analytics-*`");
+    one_problem(&rule("{listener: 10.0.0.1, rack: ''}"), &format!("{at}.rack"), "1 to 249 bytes");
+    let twice = rule("{client_id: x, rack: a}, {client_id: x, rack: b}");
+    one_problem(&twice, "virtual_clusters.orders.racks.clients[1]", "have a rule already");
+    assert_eq!(problems(&rule("{client_id: x*, rack: a}, {client_id: x, rack: b}")), []);
+}
+
+#[test]
+fn what_makes_no_sense_in_replica_routing_is_refused() {
+    let racks = |keys: &str| orders(&format!("racks: {{{keys}}}"));
+    for (keys, key, words) in [
+        ("weights: {1: 0}", "weights.1", "from 1 to 1000"),
+        ("weights: {-1: 1}", "weights.-1", "0 or more"),
+        ("exclude_brokers: [1, 1]", "exclude_brokers[1]", "twice"),
+        ("exclude_clients: [x, x]", "exclude_clients[1]", "twice"),
+        ("patch_buffer: 1", "patch_buffer", "at least `1KiB`"),
+        ("redirects_per_minute: 0", "redirects_per_minute", "at least 1"),
+        ("hold_down: 0s", "hold_down", "longer than 0"),
+        ("silence: 0s", "silence", "longer than 0"),
+        ("hold_down: 1h", "hold_down", "is shorter than"),
+        ("hold_down_max: 1s", "hold_down_max", "is shorter than"),
+        ("price_per_gb: free", "price_per_gb", "`0.02 USD`"),
+    ] {
+        one_problem(&racks(keys), &format!("virtual_clusters.orders.racks.{key}"), words);
+    }
+    one_problem(&east("partition_refresh: 1ms"), "clusters.east.partition_refresh", "at least `100ms`");
+}
+
+#[test]
+fn doubtful_replica_routing_is_warned_of() {
+    let warnings = |keys: &str| -> Vec<String> {
+        let text = orders(keys);
+        let parsed = super::super::parse(&text, std::path::Path::new("t.yaml"), &Environment::empty());
+        parsed.expect("good").1.into_iter().map(|warning| warning.message).collect()
+    };
+    assert!(warnings("racks: {}")[0].contains("without `clients`"));
+    assert_eq!(warnings("racks: {mode: off}"), [""; 0]);
+    assert_eq!(warnings("racks: {clients: [{cidr: 10.0.0.0/8, rack: a}]}"), [""; 0]);
+    let full = "versions: full\n    racks: {clients: [{cidr: 10.0.0.0/8, rack: a}]}";
+    assert!(warnings(full)[0].contains("is not routed"));
+}

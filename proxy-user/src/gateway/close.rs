@@ -35,6 +35,9 @@ pub enum CloseReason {
     /// No broker could be reached.
     #[error("no broker reached: {0}")]
     Unreachable(DialError),
+    /// The broker is out of reach, and the gateway has said in its place what it could.
+    #[error("the broker is out of reach; its readers were sent back to the leaders")]
+    StoodIn,
     /// The first bytes weren't Kafka.
     #[error("{}", match .0 {
         Foreign::TlsHello => "the client speaks TLS to a plaintext port: set its security.protocol to PLAINTEXT or SASL_PLAINTEXT",
@@ -151,6 +154,7 @@ impl CloseReason {
             Self::BrokerClosed { .. } => "broker_closed",
             Self::BrokerError(_) => "broker_error",
             Self::Unreachable(_) => "unreachable",
+            Self::StoodIn => "stood_in",
             Self::Foreign(Foreign::Http) => "http_on_kafka",
             Self::Foreign(Foreign::Ssh | Foreign::Proxy) => "not_kafka",
             Self::Foreign(Foreign::TlsHello | Foreign::TlsAlert) => "tls_on_plaintext",
@@ -198,6 +202,7 @@ impl CloseReason {
                 | Self::ClientError(_)
                 | Self::Idle
                 | Self::Drained
+                | Self::StoodIn
                 | Self::Stopped
         )
     }

@@ -29,6 +29,7 @@ use super::close::CloseReason;
 use super::gauges::{Gauges, Level};
 use super::lane::{Lane, MAX_SLICES};
 use super::mapping::Mapping;
+use super::reads::{ConnectionReads, hold_broker};
 use super::registry::ConnectionRecord;
 use super::session::{Event, Session, View};
 use super::shared::{Phase, Shared};
@@ -120,6 +121,10 @@ pub(crate) struct Connection {
     timer: Pin<Box<Sleep>>,
     armed: Instant,
 
+    reads: ConnectionReads,
+    /// The target is out of reach: whatever any broker can answer, another one does, and Fetch the gateway.
+    stands_in: bool,
+
     host: String,
     gauges: Gauges,
     shared: Arc<Shared>,
@@ -187,6 +192,15 @@ impl Connection {
             clock: Clock::new(now),
             timer: Box::pin(tokio::time::sleep_until(armed.into())),
             armed,
+            reads: ConnectionReads::new(
+                match target {
+                    Target::Node(node) => Some(node),
+                    Target::Bootstrap => None,
+                },
+                peer.ip(),
+                local.ip(),
+            ),
+            stands_in: false,
             host: local.ip().to_canonical().to_string(),
             gauges: Gauges::new(Arc::clone(&shared)),
             shared,
@@ -237,6 +251,13 @@ impl Connection {
                 break;
             }
         }
+        if self.patience().is_some_and(|until| until <= now)
+            && self.is_broker_dead(&config, now)
+            && self.take_over(&config)
+        {
+            // What was said in its place is to be written.
+            cx.waker().wake_by_ref();
+        }
         if rounds < ROUNDS
             && let Some(reason) = self.over(&config.limits)
         {
@@ -266,13 +287,66 @@ impl Connection {
     /// One go at each socket. Whether anything moved; if not, whoever can move something next will wake this task.
     fn round(&mut self, cx: &mut Context<'_>, config: &config::VirtualCluster) -> Result<bool, CloseReason> {
         let mut moved = self.read_client(cx, &config.limits);
-        self.parse(config, Side::Requests);
+        if self.must_reach_first() {
+            // Whom a Fetch goes to is known before it is looked at.
+            self.reach_broker(cx)?;
+        }
+        if !self.must_reach_first() {
+            self.parse(config, Side::Requests);
+        }
         self.reach_broker(cx)?;
         moved |= self.write_broker(cx, &config.limits);
         moved |= self.read_broker(cx);
         self.parse(config, Side::Answers);
+        if self.broker_eof && self.answers.unparsed().is_empty() && self.is_merely_gone() {
+            moved |= self.take_over(config);
+        }
         moved |= self.write_client(cx);
         Ok(moved)
+    }
+
+    /// Reads are routed, the client has sent something, and nobody was dialled yet.
+    fn must_reach_first(&self) -> bool {
+        matches!(self.broker, Broker::Idle | Broker::Dialling(_))
+            && !self.stands_in
+            && matches!(self.target, Target::Node(_))
+            && !self.requests.unparsed().is_empty()
+            && self.shared.racks.is_on()
+    }
+
+    /// Nothing but its absence is to be said of the broker.
+    fn is_merely_gone(&self) -> bool {
+        matches!(self.fault, None | Some(CloseReason::BrokerError(_)))
+    }
+
+    fn is_broker_dead(&mut self, config: &config::VirtualCluster, now: Instant) -> bool {
+        let reads = self.reads.on(&self.shared, config.broker_ports);
+        let world = Mapping::new(config, &self.host, &self.shared, reads);
+        self.session.is_broker_dead(&world, now)
+    }
+
+    /// When it is time to ask whether a broker that says nothing is dead. What the client does not take is not the broker's fault.
+    fn patience(&self) -> Option<Instant> {
+        let waits = matches!(self.broker, Broker::Open(_)) && !self.broker_eof && self.answers.waiting() == 0;
+        self.session.patience().filter(|_| waits)
+    }
+
+    /// The broker is gone, or silent for too long: its readers are told where to read instead. Whether they are.
+    fn take_over(&mut self, config: &config::VirtualCluster) -> bool {
+        let Target::Node(node) = self.target else { return false };
+        let reads = self.reads.on(&self.shared, config.broker_ports);
+        let world = Mapping::new(config, &self.host, &self.shared, reads);
+        if self.stands_in || self.client_dead || !self.session.take_over(&mut self.answers, &world) {
+            return false;
+        }
+        hold_broker(&self.shared, self.shared.cluster(), node);
+        drop_waiting(&mut self.requests);
+        let unread = self.answers.unparsed().len();
+        self.answers.skip(unread);
+        self.broker = Broker::Idle;
+        (self.broker_eof, self.broker_deaf, self.broker_shut, self.stands_in) = (false, false, false, true);
+        self.fault = None;
+        true
     }
 
     fn is_paused(&self, limits: &config::Limits) -> bool {
@@ -383,7 +457,7 @@ impl Connection {
             frame: config.limits.frame.0,
             rewrite_frame: config.limits.rewrite_frame.0,
             in_flight: config.limits.in_flight as usize,
-            world: &Mapping::new(config, &self.host, &self.shared),
+            world: &Mapping::new(config, &self.host, &self.shared, self.reads.on(&self.shared, config.broker_ports)),
             draining: self.is_draining(),
         };
         match side {
@@ -407,10 +481,20 @@ impl Connection {
                 Event::Answered => {
                     self.shared.metrics.answered.inc();
                 }
-                Event::ClientId(id) => self.record.set_client_id(id),
-                Event::Software(name, version) => self.record.set_software(&name, &version),
-                Event::Seen(seen) => {
+                Event::ClientId(id) => {
+                    self.reads.set_client_id(&id);
+                    self.record.set_client_id(id);
+                }
+                Event::Software(name, version) => {
+                    self.reads.set_software(&name);
+                    self.record.set_software(&name, &version);
+                }
+                Event::Seen(mut seen) => {
                     let cluster = self.shared.cluster();
+                    let topics = std::mem::take(&mut seen.topics);
+                    if !topics.is_empty() {
+                        cluster.learn(topics);
+                    }
                     cluster.observe(observed(seen));
                     self.ports = self.shared.missing_ports().map(|ports| Box::pin(ports) as _);
                     if self.provisional {
@@ -427,9 +511,10 @@ impl Connection {
 
     /// Dials once there is something to send.
     fn reach_broker(&mut self, cx: &mut Context<'_>) -> Result<(), CloseReason> {
-        if matches!(self.broker, Broker::Idle) && self.requests.waiting() > 0 {
+        if matches!(self.broker, Broker::Idle) && (self.requests.waiting() > 0 || self.must_reach_first()) {
             let cluster = self.shared.cluster();
-            let mut candidates = cluster.candidates(self.target);
+            let target = if self.stands_in { Target::Bootstrap } else { self.target };
+            let mut candidates = cluster.candidates(target);
             if candidates.is_empty() {
                 self.provisional = self.target != Target::Bootstrap;
                 candidates = cluster.candidates(Target::Bootstrap);
@@ -460,6 +545,15 @@ impl Connection {
                     }
                     cluster.poke();
                     self.shared.metrics.dial_failures.inc();
+                    if let Target::Node(node) = self.target
+                        && self.must_reach_first()
+                    {
+                        hold_broker(&self.shared, cluster, node);
+                        self.session.stand_in();
+                        self.stands_in = true;
+                        self.broker = Broker::Idle;
+                        return Ok(());
+                    }
                     return Err(CloseReason::Unreachable(error));
                 }
             }
@@ -532,6 +626,10 @@ impl Connection {
         if let Some(reason) = self.ending.take() {
             return Some(reason);
         }
+        if self.stands_in && self.session.has_stood_in() {
+            // The next connection may find the broker itself.
+            return Some(CloseReason::StoodIn);
+        }
         if self.client_eof && !self.has_backlog(limits) {
             return Some(self.client_end());
         }
@@ -564,7 +662,12 @@ impl Connection {
                 Phase::Serve | Phase::Stop => None,
             },
         };
+        let patience = self.patience();
         loop {
+            if patience.is_some_and(|until| until <= now) {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             let looks = !wants_client && !self.clock.has_client_ended();
             if looks && has_hung_up(&self.client) {
                 self.clock.client_ended(now);
@@ -580,6 +683,7 @@ impl Connection {
                 None if self.armed > now => self.armed,
                 None => now + Duration::from_secs(3600),
             };
+            let next = patience.map_or(next, |until| until.min(next));
             // A timer that fires too early costs less than moving it with every byte.
             if next < self.armed || self.armed <= now {
                 self.armed = next;
@@ -623,7 +727,7 @@ fn drop_waiting(lane: &mut Lane) -> bool {
 
 /// What an answer said, in the terms of the topology.
 fn observed(seen: Seen) -> Observed {
-    let Seen { brokers, cluster_id, controller, complete } = seen;
+    let Seen { brokers, cluster_id, controller, complete, topics: _ } = seen;
     let brokers = brokers
         .into_iter()
         .map(|SeenBroker { node, host, port, rack }| ObservedBroker {

@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
+use super::reads::{OnConnection, Reads};
 use super::session::World;
 use super::shared::Shared;
 use crate::config::{BrokerPorts, VirtualCluster};
@@ -22,15 +23,21 @@ pub(crate) struct Mapping<'a> {
     config: &'a VirtualCluster,
     host: &'a str,
     shared: &'a Shared,
+    reads: Option<OnConnection<'a>>,
     /// Asked for by few requests; held here because they borrow it.
     real_cluster_id: OnceCell<Option<String>>,
 }
 
 impl<'a> Mapping<'a> {
-    /// `dialled`: the address the client dialled, told where the config advertises no other.
-    pub(crate) fn new(config: &'a VirtualCluster, dialled: &'a str, shared: &'a Shared) -> Self {
+    /// `dialled`: the address the client dialled, told where the config advertises no other. `reads`: who routes its reads.
+    pub(crate) fn new(
+        config: &'a VirtualCluster,
+        dialled: &'a str,
+        shared: &'a Shared,
+        reads: Option<OnConnection<'a>>,
+    ) -> Self {
         let host = config.advertise.as_deref().unwrap_or(dialled);
-        Self { config, host, shared, real_cluster_id: OnceCell::new() }
+        Self { config, host, shared, reads, real_cluster_id: OnceCell::new() }
     }
 }
 
@@ -46,6 +53,10 @@ impl Addresses for Mapping<'_> {
     fn real_cluster_id(&self) -> Option<&str> {
         self.real_cluster_id.get_or_init(|| self.shared.cluster().topology().cluster_id.clone()).as_deref()
     }
+
+    fn learns_topics(&self) -> bool {
+        self.shared.racks.is_on()
+    }
 }
 
 impl World for Mapping<'_> {
@@ -59,6 +70,10 @@ impl World for Mapping<'_> {
 
     fn began(&self, key: ApiKey) {
         self.shared.metrics.requests.count(key.0);
+    }
+
+    fn reads(&self) -> Option<&dyn Reads> {
+        self.reads.as_ref().map(|reads| reads as &dyn Reads)
     }
 }
 

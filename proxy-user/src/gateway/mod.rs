@@ -31,7 +31,9 @@ pub mod parcel;
 mod parcel_tests;
 mod pool;
 mod ports;
+pub mod racks_report;
 mod read_models;
+mod reads;
 mod recent;
 mod registry;
 #[cfg(test)]
@@ -281,6 +283,10 @@ impl Gateway {
             virtual_clusters.insert(name.clone(), running);
         }
 
+        for (name, cluster) in &clusters {
+            let users = virtual_clusters.values().filter(|running| running.shared.config().cluster == *name);
+            cluster.set_routes_reads(users.into_iter().any(|running| running.shared.racks.is_on()));
+        }
         drop(hold);
         self.edge.finish(&prepared);
         self.edge.steering.retain_slots(|name| virtual_clusters.contains_key(name));

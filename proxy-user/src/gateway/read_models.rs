@@ -8,7 +8,7 @@ use super::edge::{EdgeCounters, RefusedSource};
 use super::status::{
     AdmissionCounts, AdmissionReport, BrokerStatus, ClusterStatus, ConnectionStatus, Readiness, RefusedReport, Status,
 };
-use super::{Gateway, admission, listeners};
+use super::{Gateway, admission, listeners, racks_report};
 use crate::metrics::ClusterState;
 use crate::upstream::topology::{Reach, Topology};
 
@@ -95,6 +95,7 @@ impl Gateway {
             let shared = &virtual_cluster.shared;
             let outside = listeners::unreachable(&shared.config(), &shared.cluster().topology()).len();
             shared.metrics.unreachable_brokers.set(i64::try_from(outside).unwrap_or(i64::MAX));
+            shared.metrics.racks.set(racks_report::reading(shared));
         }
         self.edge_metrics();
         self.metrics.encode()

@@ -5,7 +5,7 @@
 //!  requests   Header ──► Passing ──► Header        the frame flows as it arrives
 //!                 ├────► Holding ──► Header        collected whole, looked at, maybe rewritten
 //!                 └────► Dropping ─► Header        the gateway answers it
-//!  answers    Header ──► Passing | Scrubbing ──► Header
+//!  answers    Header ──► Passing | Scrubbing | Routing ──► Header
 //!                 └────► Holding ──► Header
 //! ```
 //!
@@ -14,17 +14,21 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use proxy_common::frame::{self, REQUEST_FIXED_LEN, RequestPrefix, SIZE_LEN};
 
 use super::close::CloseReason;
 use super::lane::Lane;
+use super::reads::{Asked, Reads};
 use crate::config::Versions;
 use crate::kafka::api;
+use crate::kafka::fetch::answer::{Advance, Decide, Partition};
+use crate::kafka::fetch::{self, AnswerPatcher, FetchRequest};
 use crate::kafka::header::{self, Partial};
 use crate::kafka::hints::HintScrubber;
-use crate::kafka::ids::{ApiKey, ApiVersion, CorrelationId};
+use crate::kafka::ids::{ApiKey, ApiVersion, CorrelationId, NodeId};
 use crate::kafka::rewrite::{self, Addresses, Seen};
 use crate::kafka::sasl::{ClientFrame, SaslTracker};
 use crate::kafka::versions::{self, Offered};
@@ -54,6 +58,8 @@ pub(crate) trait World: Addresses {
     fn addresses(&self) -> &dyn Addresses;
     /// A request frame of this key began; bare SASL tokens count as SaslAuthenticate.
     fn began(&self, key: ApiKey);
+    /// Who routes the consumer's reads; `None`: they pass.
+    fn reads(&self) -> Option<&dyn Reads>;
 }
 
 /// Why nothing more is taken from the client for now.
@@ -104,8 +110,12 @@ enum AnswerState {
     Header,
     Passing { left: u64 },
     Scrubbing { left: u64, scrubber: HintScrubber, head: Head },
+    Routing { patcher: Box<AnswerPatcher>, asked: Box<Asked>, head: Head },
     Holding { frame: BytesMut, left: usize, pending: Pending },
 }
+
+/// Between two looks at a broker that is silent, but not for too long yet.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Room for requests and events that an idle session keeps.
 const KEPT: usize = 8;
@@ -130,12 +140,22 @@ impl From<RequestPrefix> for Head {
 struct Pending {
     head: Head,
     due: Due,
+    /// When it is time to ask whether its broker is dead, where the gateway may answer in its place.
+    patience: Option<Instant>,
+}
+
+impl Pending {
+    fn new(head: Head, due: Due) -> Self {
+        Self { head, due, patience: None }
+    }
 }
 
 #[derive(Debug)]
 enum Due {
     /// The broker answers; what to do with its answer.
     Broker(AnswerPlan),
+    /// The broker answers a Fetch that is routed.
+    Fetch(Box<Asked>),
     /// The gateway answered; whole frame, waiting for its turn.
     Ready(Bytes),
     /// A raw SASL token, without a header.
@@ -156,7 +176,24 @@ pub(crate) struct Session {
     named: bool,
     /// SaslHandshake v0 was passed on and isn't answered yet.
     shaking_hands: bool,
+    /// Fetch is answered here, in the place of a broker that is out of reach.
+    stands_in: bool,
+    /// Everything that the gateway had to say in the broker's place was said.
+    stood_in: bool,
     events: Vec<Event>,
+}
+
+/// Where reads aren't routed any more, while an answer is under way.
+struct Leave;
+
+impl Decide for Leave {
+    fn ends_session(&mut self, _: i16) -> bool {
+        false
+    }
+
+    fn turn_over(&mut self, _: &Partition<'_>) -> Option<NodeId> {
+        None
+    }
 }
 
 impl Session {
@@ -170,8 +207,80 @@ impl Session {
             size: 0,
             named: false,
             shaking_hands: false,
+            stands_in: false,
+            stood_in: false,
             events: Vec::new(),
         }
+    }
+
+    /// From now on Fetch is answered here: the broker is out of reach. Nothing that is in flight was sent to it, or
+    /// [`Self::take_over`] answered it.
+    pub(crate) fn stand_in(&mut self) {
+        self.stands_in = true;
+    }
+
+    /// Whether Fetch is answered here, and a consumer was told where to read instead.
+    pub(crate) fn has_stood_in(&self) -> bool {
+        self.stood_in
+    }
+
+    /// When it is time to ask [`Self::is_broker_dead`], because of the request that the broker should answer next.
+    pub(crate) fn patience(&self) -> Option<Instant> {
+        let is_due = matches!(self.answer, AnswerState::Header) && !self.stands_in;
+        self.pending.front().filter(|_| is_due).and_then(|front| front.patience)
+    }
+
+    /// Whether the broker is taken for dead: it is silent for too long, or for long enough where more is known against it.
+    pub(crate) fn is_broker_dead(&mut self, world: &dyn World, now: Instant) -> bool {
+        let Some(front) = self.pending.front_mut() else { return false };
+        let Due::Fetch(asked) = &front.due else { return true };
+        let is_dead = world.reads().is_some_and(|reads| reads.is_dead(asked, now));
+        if !is_dead {
+            front.patience = Some(now + LOOK);
+        }
+        is_dead
+    }
+
+    /// Nothing more is expected of the broker: what it owes is answered here, and each later Fetch. `false`: it owes
+    /// something that only a broker can answer, or nobody reads here who could read elsewhere; then nothing has changed but
+    /// that it is not taken for dead again for the requests in flight.
+    pub(crate) fn take_over(&mut self, answers: &mut Lane, world: &dyn World) -> bool {
+        self.pending.iter_mut().for_each(|pending| pending.patience = None);
+        let is_between = matches!(self.answer, AnswerState::Header)
+            && matches!(self.request, RequestState::Header | RequestState::Dropping { .. });
+        let (Some(reads), Some(offered)) = (world.reads(), world.offered()) else { return false };
+        let mut any = false;
+        let can = |pending: &Pending| match &pending.due {
+            Due::Broker(AnswerPlan::ApiVersions) | Due::Ready(_) => true,
+            Due::Fetch(asked) => {
+                any |= FetchRequest::read_again(&asked.body).is_ok_and(|request| reads.may_stand_in(&request));
+                true
+            }
+            Due::Broker(_) | Due::Token => false,
+        };
+        let all = self.pending.iter().all(can);
+        if !is_between || self.stands_in || !all || self.pending.is_empty() {
+            return false;
+        }
+        let fetches = self.pending.iter().any(|pending| matches!(pending.due, Due::Fetch(_)));
+        if fetches && !any {
+            return false;
+        }
+        for pending in &mut self.pending {
+            let Head { version, correlation, .. } = pending.head;
+            let body = match &pending.due {
+                Due::Broker(_) => Some(fetch::api_versions_answer(version, correlation, &offered)),
+                Due::Fetch(asked) => made_fetch_answer(pending.head, &asked.body, reads, &mut self.stood_in),
+                Due::Ready(_) | Due::Token => None,
+            };
+            if let Some(body) = body {
+                self.events.push(Event::Answered);
+                pending.due = Due::Ready(framed(&body));
+            }
+        }
+        self.stands_in = true;
+        self.send_ready(answers);
+        true
     }
 
     /// Requests waiting for their answer.
@@ -219,7 +328,11 @@ impl Session {
     /// Bytes of frames that are held whole until they are complete.
     pub(crate) fn held(&self) -> usize {
         let request = if let RequestState::Holding { frame, .. } = &self.request { frame.len() } else { 0 };
-        let answer = if let AnswerState::Holding { frame, .. } = &self.answer { frame.len() } else { 0 };
+        let answer = match &self.answer {
+            AnswerState::Holding { frame, .. } => frame.len(),
+            AnswerState::Routing { patcher, .. } => patcher.held(),
+            AnswerState::Header | AnswerState::Passing { .. } | AnswerState::Scrubbing { .. } => 0,
+        };
         request + answer
     }
 
@@ -274,7 +387,12 @@ impl Session {
                     else {
                         return Ok(());
                     };
-                    self.on_held_request(frame.freeze(), head, answer, requests, view)?;
+                    let body = frame.freeze();
+                    if answer == AnswerPlan::Route {
+                        self.on_fetch(body, head, requests, answers, view)?;
+                    } else {
+                        self.on_held_request(body, head, answer, requests, view)?;
+                    }
                 }
             }
         }
@@ -315,7 +433,7 @@ impl Session {
             Partial::Done(ClientFrame::Token) => {
                 self.begin(ApiKey::SASL_AUTHENTICATE, body_len, view);
                 let head = Head { key: ApiKey::SASL_HANDSHAKE, version: ApiVersion(0), correlation: CorrelationId(0) };
-                self.pending.push_back(Pending { head, due: Due::Token });
+                self.pending.push_back(Pending::new(head, Due::Token));
                 self.pass(requests, body_len);
                 return Ok(true);
             }
@@ -332,7 +450,9 @@ impl Session {
         let head = Head::from(prefix);
         let malformed =
             |what: &str| CloseReason::MalformedRequest { key: head.key, version: head.version, what: what.to_owned() };
-        let plan = match route::plan(prefix, || header::produce_acks(head.version, body), view.policy) {
+        let reads = view.world.reads();
+        let plan = match route::plan(prefix, || header::produce_acks(head.version, body), view.policy, reads.is_some())
+        {
             Partial::Done(plan) => plan,
             // A header that fills the buffer, or is cut off by the frame's own end, will never be complete.
             Partial::NeedMore if whole || requests.is_full_of_unparsed() => {
@@ -362,9 +482,34 @@ impl Session {
                 self.begin(head.key, body_len, view);
                 self.shaking_hands = answer == AnswerPlan::Handshake && head.version == ApiVersion(0);
                 if answer != AnswerPlan::None {
-                    self.pending.push_back(Pending { head, due: Due::Broker(answer) });
+                    let is_first = answer == AnswerPlan::ApiVersions;
+                    let patience = reads.filter(|_| is_first).map(Reads::patience);
+                    self.pending.push_back(Pending { head, due: Due::Broker(answer), patience });
                 }
                 self.pass(requests, body_len);
+                Ok(true)
+            }
+            Plan::Route if body_len > view.rewrite_frame && !self.stands_in => {
+                self.begin(head.key, body_len, view);
+                self.pending.push_back(Pending::new(head, Due::Broker(AnswerPlan::Stream)));
+                self.pass(requests, body_len);
+                Ok(true)
+            }
+            Plan::Route => {
+                if body_len > view.rewrite_frame {
+                    return Err(CloseReason::HoldTooLarge { size, limit: view.rewrite_frame });
+                }
+                self.begin(head.key, body_len, view);
+                if whole {
+                    let body = Bytes::copy_from_slice(body);
+                    requests.skip(SIZE_LEN + body_len as usize);
+                    self.on_fetch(body, head, requests, answers, view)?;
+                } else {
+                    requests.skip(SIZE_LEN);
+                    let frame = BytesMut::new();
+                    self.request =
+                        RequestState::Holding { frame, left: body_len as usize, head, answer: AnswerPlan::Route };
+                }
                 Ok(true)
             }
             Plan::Rewrite { answer } => {
@@ -379,7 +524,7 @@ impl Session {
             Plan::Answer(body) => {
                 self.begin(head.key, body_len, view);
                 self.events.push(Event::Answered);
-                self.pending.push_back(Pending { head, due: Due::Ready(framed(&body)) });
+                self.pending.push_back(Pending::new(head, Due::Ready(framed(&body))));
                 requests.skip(SIZE_LEN);
                 self.request = RequestState::Dropping { left: body_len };
                 self.send_ready(answers);
@@ -421,7 +566,50 @@ impl Session {
             self.events.push(Event::Rewritten);
         }
         requests.push(framed(&rewritten.unwrap_or(body)));
-        self.pending.push_back(Pending { head, due: Due::Broker(answer) });
+        self.pending.push_back(Pending::new(head, Due::Broker(answer)));
+        Ok(())
+    }
+
+    /// A whole Fetch: goes to the broker, with a rack where it needs one, or is answered here. A replica's own, and one
+    /// that can't be read, pass: the broker will judge them.
+    fn on_fetch(
+        &mut self,
+        body: Bytes,
+        head: Head,
+        requests: &mut Lane,
+        answers: &mut Lane,
+        view: &View<'_>,
+    ) -> Result<(), CloseReason> {
+        let request = FetchRequest::read(head.version, &body).ok().filter(|request| !request.is_follower);
+        let (Some(reads), Some(request)) = (view.world.reads(), request) else {
+            if self.stands_in {
+                return Err(CloseReason::StoodIn);
+            }
+            requests.push(framed(&body));
+            self.pending.push_back(Pending::new(head, Due::Broker(AnswerPlan::Stream)));
+            return Ok(());
+        };
+        if self.stands_in {
+            // Who reads at this broker as the leader is told nothing: it looks for another by itself.
+            if !request.is_incremental && !reads.may_stand_in(&request) {
+                return Err(CloseReason::StoodIn);
+            }
+            let made = made_fetch_answer(head, &body, reads, &mut self.stood_in).ok_or(CloseReason::StoodIn)?;
+            self.events.push(Event::Answered);
+            self.pending.push_back(Pending::new(head, Due::Ready(framed(&made))));
+            self.send_ready(answers);
+            return Ok(());
+        }
+        let asked = reads.asked(&request, body.clone());
+        match &asked.stamp {
+            Some(rack) => {
+                self.events.push(Event::Rewritten);
+                requests.push(framed(&request.with_rack(rack)));
+            }
+            None => requests.push(framed(&body)),
+        }
+        let patience = Some(asked.look);
+        self.pending.push_back(Pending { head, due: Due::Fetch(Box::new(asked)), patience });
         Ok(())
     }
 
@@ -458,6 +646,18 @@ impl Session {
                     }
                     self.answer = AnswerState::Header;
                 }
+                AnswerState::Routing { patcher, asked, head } => {
+                    let reads = view.world.reads();
+                    let decide = reads.map_or_else(|| Box::new(Leave) as Box<dyn Decide>, |reads| reads.decide(asked));
+                    if !route_answer(patcher, answers, decide, *head)? {
+                        return Ok(());
+                    }
+                    reads.iter().for_each(|reads| reads.answered(patcher));
+                    if patcher.changed() {
+                        self.events.push(Event::Rewritten);
+                    }
+                    self.answer = AnswerState::Header;
+                }
                 AnswerState::Holding { frame, left, .. } => {
                     let n = (*left).min(answers.unparsed().len());
                     frame.put_slice(&answers.unparsed()[..n]);
@@ -489,6 +689,7 @@ impl Session {
         let frame_len = SIZE_LEN as u64 + body_len;
         let plan = match &front.due {
             Due::Broker(plan) => *plan,
+            Due::Fetch(_) => AnswerPlan::Route,
             Due::Token => {
                 self.pending.pop_front();
                 self.answer = AnswerState::Passing { left: frame_len };
@@ -506,7 +707,11 @@ impl Session {
             return Err(CloseReason::Correlation { expected: correlation, got: CorrelationId(got) });
         }
         let hold = match plan {
-            AnswerPlan::None | AnswerPlan::Stream | AnswerPlan::Authenticate | AnswerPlan::FetchScrub => false,
+            AnswerPlan::None
+            | AnswerPlan::Stream
+            | AnswerPlan::Authenticate
+            | AnswerPlan::FetchScrub
+            | AnswerPlan::Route => false,
             AnswerPlan::FetchHints => body_len <= view.rewrite_frame,
             AnswerPlan::CheckProduce | AnswerPlan::Rewrite | AnswerPlan::ApiVersions | AnswerPlan::Handshake => true,
         };
@@ -514,6 +719,16 @@ impl Session {
             return Err(CloseReason::HoldTooLarge { size, limit: view.rewrite_frame });
         }
         let Some(pending) = self.pending.pop_front() else { return Ok(false) };
+        if let Pending { head, due: Due::Fetch(asked), .. } = pending {
+            if asked.collects {
+                answers.skip(SIZE_LEN);
+            } else {
+                answers.forward(SIZE_LEN);
+            }
+            let patcher = Box::new(AnswerPatcher::new(version, body_len, asked.collects, asked.bound));
+            self.answer = AnswerState::Routing { patcher, asked, head };
+            return Ok(true);
+        }
         if !hold {
             self.answer = match plan {
                 AnswerPlan::FetchHints | AnswerPlan::FetchScrub => {
@@ -595,6 +810,36 @@ impl Session {
     pub(crate) fn oldest(&self) -> Option<&'static str> {
         self.pending.front().map(|pending| api::name(pending.head.key))
     }
+}
+
+/// Moves a routed answer on. Whether it came to its end.
+fn route_answer(
+    patcher: &mut AnswerPatcher,
+    answers: &mut Lane,
+    mut decide: Box<dyn Decide + '_>,
+    head: Head,
+) -> Result<bool, CloseReason> {
+    loop {
+        let advance = patcher.advance(answers.unparsed_mut(), &mut *decide).map_err(|what| {
+            CloseReason::MalformedAnswer { key: head.key, version: head.version, what: what.to_string() }
+        })?;
+        match advance {
+            Advance::Forward(n) => answers.forward(n),
+            Advance::Skip(n) => answers.skip(n),
+            Advance::Emit(bytes) => answers.push(bytes),
+            Advance::NeedMore => return Ok(false),
+            Advance::Done => return Ok(true),
+        }
+    }
+}
+
+/// What a consumer is told in its broker's place; `None` where the request can't be read. `stood_in` becomes true where it
+/// was told about partitions.
+fn made_fetch_answer(head: Head, body: &[u8], reads: &dyn Reads, stood_in: &mut bool) -> Option<Bytes> {
+    let request = FetchRequest::read(head.version, body).ok()?;
+    *stood_in |= !request.is_incremental;
+    let word = |topic: fetch::Topic<'_>, partition| reads.word(topic, partition);
+    fetch::made_answer(head.version, head.correlation, &request, word).ok()
 }
 
 /// Takes what is there of `left`, and counts it down.

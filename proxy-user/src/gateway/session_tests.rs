@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::close::CloseReason;
 use super::lane::{CAPACITY, Lane, MAX_SLICES};
+use super::reads::Reads;
 use super::session::{Event, Session, View, World};
 use crate::config::Versions;
 use crate::kafka::ids::{ApiKey, NodeId};
@@ -37,6 +38,9 @@ impl World for Nowhere {
         self
     }
     fn began(&self, _: ApiKey) {}
+    fn reads(&self) -> Option<&dyn Reads> {
+        None
+    }
 }
 
 fn view(draining: bool) -> View<'static> {

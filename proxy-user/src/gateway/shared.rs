@@ -18,6 +18,7 @@ use crate::kafka::ids::NodeId;
 use crate::kafka::versions::{self, Offered};
 use crate::log_gate::LogGate;
 use crate::metrics::VirtualClusterMetrics;
+use crate::racks;
 use crate::upstream::topology::Topology;
 use crate::upstream::{Cluster, Endpoint, Target};
 
@@ -50,6 +51,8 @@ pub(crate) struct Shared {
     log: LogGate<&'static str>,
     config: ArcSwap<config::VirtualCluster>,
     cluster: Cluster,
+    /// Replica routing.
+    pub(crate) racks: racks::Runtime,
     offered: ArcSwapOption<Offered>,
     /// Brokers whose ports are open, or can't be.
     seen_to: watch::Sender<BTreeSet<NodeId>>,
@@ -67,6 +70,7 @@ impl Shared {
             metrics,
             registry: Arc::default(),
             log: LogGate::new(LOG_INTERVAL),
+            racks: racks::Runtime::new(config.racks.as_ref()),
             config: ArcSwap::from_pointee(config),
             cluster,
             offered: ArcSwapOption::empty(),
@@ -81,6 +85,7 @@ impl Shared {
     }
 
     pub(crate) fn set_config(&self, config: config::VirtualCluster) {
+        self.racks.configure(config.racks.as_ref());
         self.config.store(Arc::new(config));
         self.on_topology(&self.cluster.topology());
     }

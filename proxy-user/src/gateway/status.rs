@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::edge::{EdgeStatus, InterfaceStatus};
+use crate::racks::tally::Counts;
 
 /// The whole daemon at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -181,8 +182,94 @@ pub struct VirtualClusterStatus {
     pub refused: BTreeMap<String, u64>,
     /// Connections ended, by reason.
     pub closed: BTreeMap<String, u64>,
+    /// What replica routing does, in one sentence; none where it is off.
+    pub racks: Option<String>,
     /// What is wrong, in sentences; empty when all is well.
     pub degraded: Vec<String>,
+}
+
+/// What replica routing did in a virtual cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RacksReport {
+    /// `racks.mode`.
+    pub mode: String,
+    /// How consumers are led from each broker: `stamp`, `patch` or `off`.
+    pub brokers: BTreeMap<i32, String>,
+    /// What was read, by racks and topic.
+    pub rows: Vec<RackRow>,
+    /// All of it.
+    pub total: Counts,
+    /// Redirects that may be in force.
+    pub redirected: u64,
+    /// Replicas that nobody is sent to now.
+    pub held: Vec<HeldReport>,
+    /// Partitions with records that were read at the leader, by the reason.
+    pub stays: BTreeMap<String, u64>,
+    /// Answers that passed `patch_buffer`.
+    pub overflows: u64,
+    /// Connections on which the gateway stood in for a broker that was out of reach.
+    pub stood_in: u64,
+    /// What the saved bytes would have cost, by `price_per_gb`.
+    pub saved_cost: Option<String>,
+    /// What the bytes that crossed racks cost.
+    pub across_cost: Option<String>,
+}
+
+/// What was read by clients of one rack at brokers of one rack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RackRow {
+    /// The clients' rack; `unknown`, or `other` beyond the bound.
+    pub client_rack: String,
+    /// The brokers' rack, likewise.
+    pub broker_rack: String,
+    /// The topic, `other` beyond the bound.
+    pub topic: String,
+    /// How much.
+    #[serde(flatten)]
+    pub counts: Counts,
+}
+
+/// A replica that nobody is sent to for a while.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldReport {
+    /// Its broker.
+    pub broker: i32,
+    /// `TOPIC-PARTITION`; none: all of them, the broker is out of reach.
+    pub partition: Option<String>,
+    /// For how long.
+    pub seconds_left: u64,
+}
+
+/// Why a client reads partitions where it does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhyReport {
+    /// Its rack, if that is known.
+    pub rack: Option<String>,
+    /// By what.
+    pub by: Option<String>,
+    /// Partitions.
+    pub partitions: Vec<WhyPartition>,
+    /// How many more there are.
+    pub more: u64,
+}
+
+/// Why a client reads a partition where it does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhyPartition {
+    /// Its topic.
+    pub topic: String,
+    /// Its index.
+    pub partition: i32,
+    /// Its leader.
+    pub leader: Option<i32>,
+    /// Its in-sync replicas.
+    pub in_sync: Vec<i32>,
+    /// Where the client is told to read.
+    pub reads_from: Option<i32>,
+    /// In which rack that is.
+    pub broker_rack: Option<String>,
+    /// Why there.
+    pub why: String,
 }
 
 /// An open port.

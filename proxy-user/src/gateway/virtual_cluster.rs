@@ -118,6 +118,7 @@ impl VirtualCluster {
             requests: metrics.requests.total(),
             refused: metrics.refused.snapshot().into_iter().map(|(reason, n)| (reason.to_owned(), n)).collect(),
             closed: metrics.closed.snapshot().into_iter().map(|(reason, n)| (reason.to_owned(), n)).collect(),
+            racks: super::racks_report::sentence(&self.shared),
             degraded,
         }
     }

@@ -31,8 +31,12 @@ pub fn header(bytes: &[u8]) {
     if let Some(prefix) = proxy_common::frame::read_request_prefix(bytes) {
         let _ = header::produce_acks(ApiVersion(prefix.api_version), bytes);
         let _ = versions::client_software(ApiVersion(prefix.api_version), bytes);
-        let _ =
-            crate::route::plan(prefix, || header::produce_acks(ApiVersion(prefix.api_version), bytes), Versions::Auto);
+        let _ = crate::route::plan(
+            prefix,
+            || header::produce_acks(ApiVersion(prefix.api_version), bytes),
+            Versions::Auto,
+            true,
+        );
     }
     let mut tracker = sasl::SaslTracker::new();
     let _ = tracker.client_frame(bytes.len() as i32, bytes);

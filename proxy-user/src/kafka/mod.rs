@@ -3,6 +3,7 @@
 //! Everywhere in this module `body` means *all* bytes behind a frame's size field, header included.
 
 pub mod api;
+pub mod fetch;
 pub mod fuzzing;
 pub mod header;
 pub mod hints;
@@ -11,6 +12,7 @@ pub mod rewrite;
 pub mod sasl;
 #[cfg(test)]
 mod testing;
+pub mod topics;
 pub mod versions;
 pub mod wire;
 

@@ -49,6 +49,10 @@ pub enum Label {
     Side,
     /// How the admission program is attached.
     Mode,
+    /// Rack of clients.
+    ClientRack,
+    /// Rack of brokers.
+    BrokerRack,
     /// State of a real cluster.
     State,
     /// How it ended.
@@ -59,7 +63,7 @@ pub enum Label {
 
 impl Label {
     /// All labels, in the order of the documentation.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::VirtualCluster,
         Self::Cluster,
         Self::Api,
@@ -67,6 +71,8 @@ impl Label {
         Self::Limit,
         Self::Side,
         Self::Mode,
+        Self::ClientRack,
+        Self::BrokerRack,
         Self::State,
         Self::Result,
         Self::Version,
@@ -83,6 +89,8 @@ impl Label {
             Self::Limit => "limit",
             Self::Side => "side",
             Self::Mode => "mode",
+            Self::ClientRack => "client_rack",
+            Self::BrokerRack => "broker_rack",
             Self::State => "state",
             Self::Result => "result",
             Self::Version => "version",
@@ -100,6 +108,9 @@ impl Label {
             Self::Limit => "the limits of the config, named by their keys",
             Self::Side => "`client`, `broker`",
             Self::Mode => "`native`, `generic`, `none`",
+            Self::ClientRack | Self::BrokerRack => {
+                "the first 32 racks that were seen, `unknown` among them, and `other`"
+            }
             Self::State => "`unknown`, `reached`, `degraded`, `passive`",
             Self::Result => "`applied`, `refused`",
             Self::Version => "one value for each running binary",
@@ -191,6 +202,24 @@ catalog! {
         "Interfaces that should have the admission program, by how they have it; `none`: it could not be attached.";
     EDGE_STEERING = Gauge "turnout_edge_steering" []
         "1 while the kernel steers new connections, 0 while each port is bound by itself.";
+    RACK_BYTES = Counter "turnout_rack_read_bytes_total" [VirtualCluster, ClientRack, BrokerRack]
+        "Bytes of records that consumers read, by their rack and the broker's; only where replica routing is on.";
+    RACK_SAVED = Counter "turnout_rack_saved_bytes_total" [VirtualCluster, ClientRack, BrokerRack]
+        "Bytes of records that were read in the consumer's rack, while their leader is in another.";
+    RACK_AVOIDABLE = Counter "turnout_rack_avoidable_bytes_total" [VirtualCluster, ClientRack, BrokerRack]
+        "Bytes of records that crossed racks, though a replica in the consumer's rack could have served them.";
+    RACK_REDIRECTS = Counter "turnout_rack_redirects_total" [VirtualCluster, ClientRack, BrokerRack]
+        "Times that a consumer was told to read a partition from a replica, by the rack of the broker that told it.";
+    RACK_BOUNCES = Counter "turnout_rack_bounces_total" [VirtualCluster, ClientRack, BrokerRack]
+        "Times that a consumer was told to go back to the leader, by the rack of the replica it leaves.";
+    RACK_STAYS = Counter "turnout_rack_stays_total" [VirtualCluster, Reason]
+        "Partitions with records in answers of their leader whose consumer was sent nowhere, by the reason.";
+    RACK_HELD = Gauge "turnout_rack_held_replicas" [VirtualCluster]
+        "Replicas that no consumer is sent to now, because they could not serve a partition.";
+    RACK_STOOD_IN = Counter "turnout_rack_stood_in_total" [VirtualCluster]
+        "Connections on which the gateway answered Fetch in the place of a broker that was out of reach.";
+    RACK_OVERFLOWS = Counter "turnout_rack_overflows_total" [VirtualCluster]
+        "Fetch answers of which more than racks.patch_buffer was to be kept, so that the rest passed as it was.";
     UNROUTED = Counter "turnout_unrouted_connections_total" []
         "Connections ended at accept because the address they came in by is no port of a virtual cluster.";
     CLUSTER_STATE = Gauge "turnout_cluster_state" [Cluster, State]

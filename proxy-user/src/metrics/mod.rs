@@ -29,6 +29,7 @@ pub use process::Process;
 
 use crate::kafka::api;
 use crate::kafka::ids::ApiKey;
+use crate::racks::tally::Counts;
 use catalog::Declaration;
 use exposition::{Sample, Value, write};
 
@@ -75,6 +76,38 @@ pub struct VirtualClusterMetrics {
     pub unreachable_brokers: Gauge,
     /// What the kernel's programs counted, as last read.
     pub edge: EdgeMetrics,
+    /// What replica routing counted, as last read.
+    pub racks: RacksMetrics,
+}
+
+/// What replica routing counted for a virtual cluster, as last read. Cloning shares it.
+#[derive(Clone, Debug, Default)]
+pub struct RacksMetrics(Arc<Mutex<RacksReading>>);
+
+/// One reading of it.
+#[derive(Clone, Debug, Default)]
+pub struct RacksReading {
+    /// By the client's rack and the broker's.
+    pub by_racks: BTreeMap<(String, String), Counts>,
+    /// Partitions that were read at the leader, by the reason.
+    pub stays: BTreeMap<&'static str, u64>,
+    /// Replicas that nobody is sent to now.
+    pub held: u64,
+    /// Connections on which the gateway stood in for a broker.
+    pub stood_in: u64,
+    /// Answers that passed `patch_buffer`.
+    pub overflows: u64,
+}
+
+impl RacksMetrics {
+    /// Replaces the reading.
+    pub fn set(&self, reading: RacksReading) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = reading;
+    }
+
+    fn reading(&self) -> RacksReading {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// What the kernel's programs counted for a virtual cluster, as last read. Cloning shares it.
@@ -129,6 +162,7 @@ impl Default for VirtualClusterMetrics {
             dial_seconds: Histogram::new(DIAL_BUCKETS),
             unreachable_brokers: Gauge::default(),
             edge: EdgeMetrics::default(),
+            racks: RacksMetrics::default(),
         }
     }
 }
@@ -341,6 +375,25 @@ impl Inner {
         each(&catalog::EDGE_STEERED, |m| Value::Integer(m.edge.reading().steered))?;
         each(&catalog::EDGE_PORTS, |m| Value::Integer(m.edge.reading().ports))?;
 
+        each(&catalog::RACK_HELD, |m| Value::Integer(m.racks.reading().held))?;
+        each(&catalog::RACK_STOOD_IN, |m| Value::Integer(m.racks.reading().stood_in))?;
+        each(&catalog::RACK_OVERFLOWS, |m| Value::Integer(m.racks.reading().overflows))?;
+
+        let mut by_racks = |metric: &Declaration, value: fn(&Counts) -> u64| {
+            let samples = all.iter().flat_map(|(name, m)| {
+                m.racks.reading().by_racks.into_iter().map(move |((client, broker), counts)| Sample {
+                    labels: vec![name.into(), client.into(), broker.into()],
+                    value: Value::Integer(value(&counts)),
+                })
+            });
+            write(encoder, metric, samples)
+        };
+        by_racks(&catalog::RACK_BYTES, Counts::bytes)?;
+        by_racks(&catalog::RACK_SAVED, |counts| counts.saved_bytes)?;
+        by_racks(&catalog::RACK_AVOIDABLE, |counts| counts.avoidable_bytes)?;
+        by_racks(&catalog::RACK_REDIRECTS, |counts| counts.redirects)?;
+        by_racks(&catalog::RACK_BOUNCES, |counts| counts.bounces)?;
+
         let mut by_label = |metric: &Declaration, values: fn(&VirtualClusterMetrics) -> Labelled| {
             let samples = all.iter().flat_map(|(name, m)| {
                 values(m)
@@ -353,6 +406,9 @@ impl Inner {
         by_label(&catalog::CONNECTIONS_CLOSED, |m| by_reason(&m.closed))?;
         by_label(&catalog::EDGE_REFUSED, |m| {
             m.edge.reading().refused.into_iter().map(|(reason, n)| (reason.into(), n)).collect()
+        })?;
+        by_label(&catalog::RACK_STAYS, |m| {
+            m.racks.reading().stays.into_iter().map(|(reason, n)| (reason.into(), n)).collect()
         })?;
         by_label(&catalog::LIMIT_HITS, |m| Limit::ALL.map(|l| (l.key().into(), m.limit_hits.get(l))).into())?;
         by_label(&catalog::READ_PAUSES, |m| {

@@ -52,6 +52,12 @@ fn busy() -> Metrics {
     orders.requests.count(20_000);
     orders.dial_seconds.observe(0.003);
     orders.broker_read_pauses.inc_by(7);
+    let counts = Counts { in_rack_bytes: 7, redirects: 1, ..Counts::default() };
+    orders.racks.set(RacksReading {
+        by_racks: [(("az1".to_owned(), "az1".to_owned()), counts)].into(),
+        stays: [("held_down", 2)].into(),
+        ..RacksReading::default()
+    });
     orders.edge.set(5, 4, [("deny", 2)].into(), 9);
     metrics.gateway().set_interfaces([Some("native"), None, Some("native")].into_iter());
     metrics.cluster("east").set_state(ClusterState::Reached);

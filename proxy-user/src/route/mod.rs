@@ -1,14 +1,15 @@
 //! What happens to a request: pure decisions from the start of its frame.
 //!
 //! [`plan`] is asked once per request, with as many bytes as are there, and its [`Plan`] is carried out by the
-//! gateway. A decision that needs more context (a redirect to a replica, a branch) becomes a further variant of
-//! [`Plan`] or [`AnswerPlan`], decided here from further arguments.
+//! gateway. A decision that needs more context (a branch) becomes a further variant of [`Plan`] or [`AnswerPlan`], decided
+//! here from further arguments.
 
 use bytes::Bytes;
 use proxy_common::frame::RequestPrefix;
 
 use crate::config::Versions;
 use crate::kafka::api::{self, VersionRange};
+use crate::kafka::fetch;
 use crate::kafka::header::Partial;
 use crate::kafka::ids::{ApiKey, ApiVersion, CorrelationId};
 use crate::kafka::versions;
@@ -30,6 +31,9 @@ pub enum Plan {
         /// What happens to the answer.
         answer: AnswerPlan,
     },
+    /// A Fetch that may be routed: it is held whole and looked at, unless it is too large. Its answer is
+    /// [`AnswerPlan::Route`], where it is a consumer's.
+    Route,
     /// It is read to its end and not forwarded; this is the answer, the whole frame behind the size field. The answer
     /// waits for its turn.
     Answer(Bytes),
@@ -52,6 +56,8 @@ pub enum AnswerPlan {
     FetchHints,
     /// Fetch v16 and above from a client that was offered less: streamed through the scrubber, never held.
     FetchScrub,
+    /// Fetch of a consumer that is routed by rack: streamed through [`crate::kafka::fetch::AnswerPatcher`].
+    Route,
     /// Held whole and rewritten.
     Rewrite,
     /// Held whole; [`crate::kafka::versions::rewrite_api_versions`].
@@ -97,9 +103,16 @@ impl CloseReason {
 /// Decides about a request. `acks` reads a Produce request's field ([`crate::kafka::header::produce_acks`]); it is asked
 /// only where the answer matters, and while it needs more bytes, so does the plan.
 ///
+/// `routes_reads`: consumers of this connection are led to replicas.
+///
 /// Whatever the table lists is served, even where `policy` offers less: a client that doesn't negotiate works as it
 /// does at the broker.
-pub fn plan(prefix: RequestPrefix, acks: impl FnOnce() -> Partial<i16>, policy: Versions) -> Partial<Plan> {
+pub fn plan(
+    prefix: RequestPrefix,
+    acks: impl FnOnce() -> Partial<i16>,
+    policy: Versions,
+    routes_reads: bool,
+) -> Partial<Plan> {
     let (key, version) = (ApiKey(prefix.api_key), ApiVersion(prefix.api_version));
     let Some(spec) = api::spec(key) else { return Partial::Done(Plan::Close(CloseReason::UnknownApi(key))) };
     let served = spec.served();
@@ -115,6 +128,7 @@ pub fn plan(prefix: RequestPrefix, acks: impl FnOnce() -> Partial<i16>, policy: 
     }
     let answer = answer_plan(key, version, policy);
     Partial::Done(match key {
+        ApiKey::FETCH if routes_reads && fetch::is_routable(version) => Plan::Route,
         ApiKey::ADD_RAFT_VOTER | ApiKey::REMOVE_RAFT_VOTER => Plan::Rewrite { answer },
         _ => Plan::Forward { answer },
     })

@@ -3,14 +3,14 @@ use crate::kafka::header::Partial::{Done, Malformed, NeedMore};
 
 fn planned(key: ApiKey, version: i16, policy: Versions) -> Plan {
     let prefix = RequestPrefix { api_key: key.0, api_version: version, correlation_id: 9 };
-    match plan(prefix, || panic!("acks asked of {key}"), policy) {
+    match plan(prefix, || panic!("acks asked of {key}"), policy, false) {
         Done(plan) => plan,
         other => panic!("{other:?}"),
     }
 }
 
 fn planned_produce(version: i16, acks: Partial<i16>) -> Partial<Plan> {
-    plan(RequestPrefix { api_key: 0, api_version: version, correlation_id: 9 }, || acks, Versions::Auto)
+    plan(RequestPrefix { api_key: 0, api_version: version, correlation_id: 9 }, || acks, Versions::Auto, true)
 }
 
 fn forward(answer: AnswerPlan) -> Plan {
@@ -103,5 +103,18 @@ fn whatever_may_carry_an_address_is_planned_as_such() {
                 | Plan::Rewrite { .. }
         );
         assert_eq!(looked_at, spec.rewrites, "{}", spec.name);
+    }
+}
+
+#[test]
+fn fetch_is_looked_at_where_reads_are_routed_and_its_version_can_be() {
+    let of = |version, routes| {
+        let prefix = RequestPrefix { api_key: 1, api_version: version, correlation_id: 9 };
+        plan(prefix, || panic!("acks asked of a Fetch"), Versions::Auto, routes)
+    };
+    for version in 0..=18 {
+        let expected = (11..=15).contains(&version);
+        assert_eq!(of(version, true) == Partial::Done(Plan::Route), expected, "v{version}");
+        assert_ne!(of(version, false), Partial::Done(Plan::Route), "v{version}");
     }
 }

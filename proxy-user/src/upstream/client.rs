@@ -1,7 +1,7 @@
 //! The gateway's own client: one short connection to one broker.
 //!
 //! ```text
-//!   TCP ─► [TLS] ─► ApiVersions ─► [SaslHandshake ─► SaslAuthenticate…] ─► Metadata
+//!   TCP ─► [TLS] ─► ApiVersions ─► [SaslHandshake ─► SaslAuthenticate…] ─► Metadata | DescribeConfigs
 //! ```
 //!
 //! Every step is bounded in time, every frame in size. ApiVersions needs no authentication, so a broker's versions are
@@ -25,9 +25,11 @@ use super::merge::Observed;
 pub use super::scram::ScramError;
 use super::scram::{self, Hash};
 use super::topology::VersionTable;
+use super::watcher::Wanted;
 use super::wire::{self, Malformed, Reader, Request, code};
 use crate::config::{Mechanism, Sasl};
-use crate::kafka::ids::CorrelationId;
+use crate::kafka::ids::{CorrelationId, NodeId};
+use crate::kafka::topics::SeenTopic;
 
 /// The largest answer that is read: the Metadata of a thousand brokers is a hundredth of it.
 const FRAME: usize = 16 << 20;
@@ -165,6 +167,41 @@ impl Connection {
             other => other?,
         };
         wire::metadata(&answer, version).map_err(|m| self.malformed(step, m))
+    }
+
+    /// These topics, with leaders and in-sync replicas. Those that are known by their id alone are left out where the
+    /// broker can't be asked by ids.
+    ///
+    /// # Errors
+    /// [`ClientError`], at step Metadata.
+    pub(super) async fn topics(
+        &mut self,
+        topics: &[Wanted],
+        authenticated: bool,
+    ) -> Result<Vec<SeenTopic>, ClientError> {
+        let step = Step::Metadata;
+        let request = Request::Topics { topics: topics.to_vec() };
+        let version = self.negotiate(step, &request, &wire::METADATA)?;
+        let answer = match self.exchange(step, &request, version).await {
+            Err(ClientError { problem: Problem::Closed { .. }, .. }) if !authenticated => {
+                return Err(self.error(step, Problem::NeedsAuthentication));
+            }
+            other => other?,
+        };
+        wire::topics(&answer, version).map_err(|m| self.malformed(step, m))
+    }
+
+    /// Whether this broker runs a rack-aware replica selector; `None`: it does not say.
+    ///
+    /// # Errors
+    /// [`ClientError`], at step DescribeConfigs.
+    pub(super) async fn is_rack_aware(&mut self, broker: NodeId) -> Result<Option<bool>, ClientError> {
+        let step = Step::DescribeConfigs;
+        let request = Request::Selector { broker };
+        let version = self.negotiate(step, &request, &wire::DESCRIBE_CONFIGS)?;
+        let answer = self.exchange(step, &request, version).await?;
+        let (error, selector) = wire::selector(&answer, version).map_err(|m| self.malformed(step, m))?;
+        Ok((error == 0).then(|| selector.is_some_and(|class| class.ends_with(wire::RACK_AWARE))))
     }
 
     fn negotiate(

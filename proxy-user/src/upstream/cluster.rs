@@ -24,10 +24,14 @@ use super::candidates::{self, Health, Target};
 use super::endpoint::Endpoint;
 use super::error::ReadError;
 use super::merge::{Book, Changes, Observed, Rules, is_another, merge, settle};
+use super::partitions::PartitionTable;
 use super::reader::{self, Reader};
 use super::settings::Settings;
 use super::topology::{Reach, Topology};
+use super::watcher::{self, Interest};
 use crate::config;
+use crate::kafka::fetch::Topic;
+use crate::kafka::topics::SeenTopic;
 
 /// Refreshes begin at least this far apart, however often they are asked for.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
@@ -47,12 +51,16 @@ pub struct Cluster(Arc<Owner>);
 struct Owner {
     shared: Arc<Shared>,
     task: Mutex<Option<JoinHandle<()>>>,
+    /// Runs while replicas are routed to.
+    watcher: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        if let Some(task) = lock(&self.task).take() {
-            task.abort();
+        for task in [&self.task, &self.watcher] {
+            if let Some(task) = lock(task).take() {
+                task.abort();
+            }
         }
     }
 }
@@ -67,6 +75,11 @@ pub(super) struct Shared {
     /// The known brokers were read from the present bootstrap addresses, so they may stand in for them.
     known_belong: AtomicBool,
     wake: Notify,
+    partitions: ArcSwap<PartitionTable>,
+    interest: Mutex<Interest>,
+    doubt: Notify,
+    /// Replicas are routed to.
+    routes_reads: AtomicBool,
 }
 
 /// A poisoned lock only means that another thread panicked between two plain assignments.
@@ -91,9 +104,13 @@ impl Cluster {
             health: Mutex::default(),
             known_belong: AtomicBool::new(true),
             wake: Notify::new(),
+            partitions: ArcSwap::default(),
+            interest: Mutex::default(),
+            doubt: Notify::new(),
+            routes_reads: AtomicBool::new(false),
         });
         let task = tokio::spawn(keep_fresh(shared.clone()));
-        Self(Arc::new(Owner { shared, task: Mutex::new(Some(task)) }))
+        Self(Arc::new(Owner { shared, task: Mutex::new(Some(task)), watcher: Mutex::default() }))
     }
 
     /// A reload: applies at once, and the topology is read again. Known brokers are kept while they are still there.
@@ -152,6 +169,49 @@ impl Cluster {
         self.0.shared.wake.notify_one();
     }
 
+    /// Whether consumers are led to replicas: then partitions are watched and brokers asked for their selector.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn set_routes_reads(&self, on: bool) {
+        let shared = &self.0.shared;
+        let mut task = lock(&self.0.watcher);
+        match (on, task.is_some()) {
+            (true, false) => *task = Some(tokio::spawn(watcher::watch(Arc::clone(shared)))),
+            (false, true) => task.take().iter().for_each(JoinHandle::abort),
+            _ => {}
+        }
+        if on && !shared.routes_reads.swap(on, Ordering::Relaxed) {
+            self.poke();
+        }
+        shared.routes_reads.store(on, Ordering::Relaxed);
+    }
+
+    /// Leaders and in-sync replicas, as far as they are known.
+    #[must_use]
+    pub fn partitions(&self) -> Arc<PartitionTable> {
+        self.0.shared.partitions.load_full()
+    }
+
+    /// Takes note of topics in a Metadata answer that passed.
+    pub fn learn(&self, seen: Vec<SeenTopic>) {
+        self.0.shared.learn(seen);
+    }
+
+    /// A topic is read: what is known of it is kept fresh for some minutes.
+    pub fn watch_topic(&self, topic: Topic<'_>) {
+        let table = self.partitions();
+        let topic = table.topic(topic).map_or(topic, |known| Topic::Name(&known.name));
+        if lock(&self.0.shared.interest).note(topic, Instant::now()) {
+            self.doubt_partitions();
+        }
+    }
+
+    /// What is known of some partition seems wrong: it is asked for again soon. May be called as often as one likes.
+    pub fn doubt_partitions(&self) {
+        self.0.shared.doubt.notify_one();
+    }
+
     /// Takes note of how a connection to `endpoint` went, so that addresses that work are tried first.
     pub fn report(&self, endpoint: &Endpoint, worked: bool) {
         self.0.shared.note(endpoint, worked);
@@ -177,8 +237,8 @@ impl Cluster {
 
     /// Ends the topology task; what is known stays readable.
     pub async fn stop(&self) {
-        let task = lock(&self.0.task).take();
-        if let Some(task) = task {
+        let tasks = [lock(&self.0.task).take(), lock(&self.0.watcher).take()];
+        for task in tasks.into_iter().flatten() {
             task.abort();
             // An aborted task ends with an error that says just that.
             let _ = task.await;
@@ -234,6 +294,26 @@ impl Shared {
 
     pub(super) fn topology(&self) -> Arc<Topology> {
         self.topology.borrow().clone()
+    }
+
+    pub(super) fn settings_feed(&self) -> watch::Receiver<Arc<Settings>> {
+        self.settings.subscribe()
+    }
+
+    pub(super) fn interest(&self) -> std::sync::MutexGuard<'_, Interest> {
+        lock(&self.interest)
+    }
+
+    pub(super) async fn partitions_doubted(&self) {
+        self.doubt.notified().await;
+    }
+
+    pub(super) fn routes_reads(&self) -> bool {
+        self.routes_reads.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn learn(&self, seen: Vec<SeenTopic>) {
+        self.partitions.rcu(|table| table.learn(seen.clone()).map_or_else(|| Arc::clone(table), Arc::new));
     }
 
     pub(super) fn rules(&self) -> Arc<Rules> {

@@ -23,6 +23,8 @@ pub enum Step {
     SaslAuthenticate,
     /// Metadata.
     Metadata,
+    /// DescribeConfigs.
+    DescribeConfigs,
 }
 
 impl fmt::Display for Step {
@@ -33,6 +35,7 @@ impl fmt::Display for Step {
             Self::SaslHandshake => "SaslHandshake",
             Self::SaslAuthenticate => "SaslAuthenticate",
             Self::Metadata => "Metadata",
+            Self::DescribeConfigs => "DescribeConfigs",
         })
     }
 }

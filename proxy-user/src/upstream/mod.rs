@@ -7,7 +7,8 @@
 //!   ┌─ cluster (task) ──read──► client      merge (pure) ──► Topology ──► watch
 //!   │   refresh, poke, backoff    │                ▲
 //!   │                             └── Observed ────┘
-//!   └─ candidates ──► dial ──► TcpStream (mainline)
+//!   ├─ candidates ──► dial ──► TcpStream (mainline)
+//!   └─ watcher (task) ──► PartitionTable, for the topics that are read by rack
 //! ```
 //!
 //! # Two address books
@@ -25,11 +26,13 @@ pub mod dial;
 pub mod endpoint;
 mod error;
 mod merge;
+pub mod partitions;
 mod reader;
 mod scram;
 mod settings;
 mod tls;
 pub mod topology;
+mod watcher;
 mod wire;
 
 #[cfg(test)]

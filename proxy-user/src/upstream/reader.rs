@@ -92,7 +92,7 @@ impl Reader {
         metadata.map(drop)
     }
 
-    async fn tls(&self, settings: &Settings) -> Result<Option<Arc<ClientConfig>>, ReadError> {
+    pub(super) async fn tls(&self, settings: &Settings) -> Result<Option<Arc<ClientConfig>>, ReadError> {
         let Some(config) = settings.config.tls.clone() else { return Ok(None) };
         let cache = self.tls.clone();
         let built =
@@ -189,35 +189,55 @@ async fn read_versions(shared: &Shared, settings: &Settings, tls: Option<Arc<Cli
     }
     let mut answers = stream::iter(questions)
         .map(|(id, at, tls)| async move {
-            let answer = ask_versions(&at, tls, bound).await;
+            let answer = ask_versions(shared, settings, id, &at, tls, bound).await;
             (id, at, answer)
         })
         .buffer_unordered(CONCURRENT);
     while let Some((id, at, answer)) = answers.next().await {
         shared.note(&at, answer.is_ok());
         match answer {
-            Ok(table) => note_versions(shared, id, &at, table),
+            Ok((table, rack_aware)) => note_versions(shared, id, &at, table, rack_aware),
             Err(e) => debug!(cluster = shared.name.as_str(), broker = id.0, "versions unknown: {e}"),
         }
     }
 }
 
+/// What a broker speaks, and, where that matters, whether it runs a rack-aware selector: only the broker itself knows.
 async fn ask_versions(
+    shared: &Shared,
+    settings: &Settings,
+    id: NodeId,
     at: &Endpoint,
     tls: Option<Arc<ClientConfig>>,
     bound: Duration,
-) -> Result<VersionTable, ReadError> {
+) -> Result<(VersionTable, Option<bool>), ReadError> {
     let (stream, peer) = dial(std::slice::from_ref(at), bound, bound).await?;
-    Ok(Connection::open(stream, peer, tls, bound).await?.versions().clone())
+    let mut connection = Connection::open(stream, peer, tls, bound).await?;
+    let table = connection.versions().clone();
+    if !shared.routes_reads() {
+        return Ok((table, None));
+    }
+    let asked = async {
+        if let Some(sasl) = &settings.config.sasl {
+            connection.authenticate(sasl).await?;
+        }
+        connection.is_rack_aware(id).await
+    };
+    let rack_aware = asked.await.unwrap_or_else(|error| {
+        debug!(cluster = shared.name.as_str(), broker = id.0, "its replica selector is not known: {error}");
+        None
+    });
+    Ok((table, rack_aware))
 }
 
-fn note_versions(shared: &Shared, id: NodeId, asked: &Endpoint, table: VersionTable) {
+fn note_versions(shared: &Shared, id: NodeId, asked: &Endpoint, table: VersionTable, rack_aware: Option<bool>) {
     shared.change(|topology| {
         let mut new = topology.clone();
         if let Some(broker) = new.brokers.get_mut(&id)
             && (broker.own_address.as_ref() == Some(asked) || broker.address.as_ref() == Some(asked))
         {
             broker.versions = Some(table);
+            broker.rack_aware = rack_aware.or(broker.rack_aware);
         }
         new
     });

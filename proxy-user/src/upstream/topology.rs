@@ -24,6 +24,8 @@ pub struct Broker {
     pub absent_since: Option<SystemTime>,
     /// What it answered to ApiVersions, once asked.
     pub versions: Option<VersionTable>,
+    /// It runs a rack-aware replica selector, once asked.
+    pub rack_aware: Option<bool>,
     /// What the cluster says of it, before the config has its say.
     pub advertised: Advertised,
 }

@@ -7,15 +7,20 @@
 use std::ops::RangeInclusive;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::{
-    ApiVersionsRequest, MetadataRequest, RequestHeader, SaslAuthenticateRequest, SaslHandshakeRequest,
+    ApiVersionsRequest, DescribeConfigsRequest, MetadataRequest, RequestHeader, SaslAuthenticateRequest,
+    SaslHandshakeRequest, TopicName,
 };
 use kafka_protocol::protocol::{Encodable, HeaderVersion, StrBytes};
 
 use super::endpoint::Endpoint;
 use super::merge::{Observed, ObservedBroker};
 use super::topology::{VersionRange, VersionTable};
-use crate::kafka::ids::{ApiKey, ApiVersion, CorrelationId, NodeId};
+use super::watcher::Wanted;
+use crate::kafka::ids::{ApiKey, ApiVersion, CorrelationId, NodeId, TopicId};
+use crate::kafka::topics::{SeenPartition, SeenTopic};
 
 /// Versions of Metadata that are understood here: from 1 on it has racks and the controller.
 pub(super) const METADATA: RangeInclusive<i16> = 1..=12;
@@ -23,6 +28,16 @@ pub(super) const METADATA: RangeInclusive<i16> = 1..=12;
 pub(super) const SASL_HANDSHAKE: RangeInclusive<i16> = 1..=1;
 /// Versions of SaslAuthenticate.
 pub(super) const SASL_AUTHENTICATE: RangeInclusive<i16> = 0..=2;
+/// Versions of DescribeConfigs.
+pub(super) const DESCRIBE_CONFIGS: RangeInclusive<i16> = 1..=4;
+/// The first version of Metadata that may be asked by topic ids.
+const METADATA_BY_ID: i16 = 12;
+/// Resource type of DescribeConfigs.
+const BROKER: i8 = 4;
+/// Which class chooses a replica for a consumer (KIP-392).
+const SELECTOR: &str = "replica.selector.class";
+/// The class that does so by rack, in whatever package: vendors have their own.
+pub(super) const RACK_AWARE: &str = "RackAwareReplicaSelector";
 /// The version of ApiVersions asked first; a broker older than 2.4 refuses it with error 35 and is asked with 0.
 pub(super) const API_VERSIONS: i16 = 3;
 
@@ -39,6 +54,8 @@ pub(super) mod code {
 pub(super) enum Request {
     ApiVersions,
     Metadata,
+    Topics { topics: Vec<Wanted> },
+    Selector { broker: NodeId },
     SaslHandshake { mechanism: &'static str },
     SaslAuthenticate { token: Bytes },
 }
@@ -47,7 +64,8 @@ impl Request {
     pub(super) fn key(&self) -> ApiKey {
         match self {
             Self::ApiVersions => ApiKey::API_VERSIONS,
-            Self::Metadata => ApiKey::METADATA,
+            Self::Metadata | Self::Topics { .. } => ApiKey::METADATA,
+            Self::Selector { .. } => ApiKey::DESCRIBE_CONFIGS,
             Self::SaslHandshake { .. } => ApiKey::SASL_HANDSHAKE,
             Self::SaslAuthenticate { .. } => ApiKey::SASL_AUTHENTICATE,
         }
@@ -57,7 +75,8 @@ impl Request {
     pub(super) fn answer_header_has_tags(&self, version: i16) -> bool {
         match self {
             Self::ApiVersions | Self::SaslHandshake { .. } => false,
-            Self::Metadata => version >= 9,
+            Self::Metadata | Self::Topics { .. } => version >= 9,
+            Self::Selector { .. } => version >= 4,
             Self::SaslAuthenticate { .. } => version >= 2,
         }
     }
@@ -90,6 +109,32 @@ impl Request {
                     .with_topics(Some(Vec::new()))
                     .with_allow_auto_topic_creation(version < 4);
                 put(&header, &request, version, &mut frame)
+            }
+            Self::Topics { topics } => {
+                let topic = |wanted: &Wanted| match wanted {
+                    Wanted::Name(name) => {
+                        let name = TopicName(StrBytes::from_string(name.clone()));
+                        Some(MetadataRequestTopic::default().with_name(Some(name)))
+                    }
+                    Wanted::Id(id) => (version >= METADATA_BY_ID).then(|| {
+                        let mut topic = MetadataRequestTopic::default().with_name(None);
+                        // 32 hexadecimal digits always are one.
+                        topic.topic_id = id.to_string().parse().unwrap_or_default();
+                        topic
+                    }),
+                };
+                let request = MetadataRequest::default()
+                    .with_topics(Some(topics.iter().filter_map(topic).collect()))
+                    // Below version 4 there is no such field, and the default is its only value.
+                    .with_allow_auto_topic_creation(version < 4);
+                put(&header, &request, version, &mut frame)
+            }
+            Self::Selector { broker } => {
+                let resource = DescribeConfigsResource::default()
+                    .with_resource_type(BROKER)
+                    .with_resource_name(StrBytes::from_string(broker.to_string()))
+                    .with_configuration_keys(Some(vec![StrBytes::from_static_str(SELECTOR)]));
+                put(&header, &DescribeConfigsRequest::default().with_resources(vec![resource]), version, &mut frame)
             }
             Self::SaslHandshake { mechanism } => {
                 let request = SaslHandshakeRequest::default().with_mechanism(StrBytes::from_static_str(mechanism));
@@ -207,6 +252,11 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A list of node ids.
+    fn nodes(&mut self) -> Result<Vec<NodeId>, Malformed> {
+        (0..self.count(4)?).map(|_| self.i32().map(NodeId)).collect()
+    }
+
     /// Number of elements, each of which takes `at_least` bytes.
     fn count(&mut self, at_least: usize) -> Result<usize, Malformed> {
         let n = self.length(true)?.unwrap_or(0);
@@ -250,7 +300,10 @@ pub(super) fn api_versions(body: &[u8], version: i16) -> Result<(i16, VersionTab
 
 /// The brokers, cluster id and controller of a Metadata answer's body; what follows them is not read.
 pub(super) fn metadata(body: &[u8], version: i16) -> Result<Observed, Malformed> {
-    let mut reader = Reader::new(body, version >= 9);
+    brokers(&mut Reader::new(body, version >= 9), version)
+}
+
+fn brokers(reader: &mut Reader<'_>, version: i16) -> Result<Observed, Malformed> {
     if version >= 3 {
         reader.i32()?;
     }
@@ -266,6 +319,73 @@ pub(super) fn metadata(body: &[u8], version: i16) -> Result<Observed, Malformed>
     let cluster_id = if version >= 2 { reader.text()?.map(str::to_owned) } else { None };
     let controller = Some(NodeId(reader.i32()?)).filter(|c| c.0 >= 0);
     Ok(Observed { brokers, cluster_id, controller, complete: true, detailed: true })
+}
+
+/// The topics of a Metadata answer's body.
+pub(super) fn topics(body: &[u8], version: i16) -> Result<Vec<SeenTopic>, Malformed> {
+    let mut reader = Reader::new(body, version >= 9);
+    brokers(&mut reader, version)?;
+    let mut topics = Vec::new();
+    for _ in 0..reader.count(4)? {
+        let error = reader.i16()?;
+        let name = reader.text()?.map(str::to_owned);
+        let id = if version >= 10 { TopicId(reader.array()?) } else { TopicId::default() };
+        reader.take(1)?;
+        let mut partitions = Vec::new();
+        for _ in 0..reader.count(14)? {
+            reader.i16()?;
+            partitions.push(SeenPartition {
+                index: reader.i32()?,
+                leader: Some(NodeId(reader.i32()?)).filter(|leader| leader.0 >= 0),
+                epoch: if version >= 7 { reader.i32()? } else { -1 },
+                replicas: reader.nodes()?,
+                in_sync: reader.nodes()?,
+                offline: if version >= 5 { reader.nodes()? } else { Vec::new() },
+            });
+            reader.tags()?;
+        }
+        if (8..).contains(&version) {
+            reader.i32()?;
+        }
+        reader.tags()?;
+        topics.push(SeenTopic { error, name, id, partitions });
+    }
+    Ok(topics)
+}
+
+/// The body of the answer to [`Request::Selector`]: its error code and the class, if one is set.
+pub(super) fn selector(body: &[u8], version: i16) -> Result<(i16, Option<&str>), Malformed> {
+    let mut reader = Reader::new(body, version >= 4);
+    reader.i32()?;
+    let (mut error, mut class) = (0, None);
+    for _ in 0..reader.count(8)? {
+        error = reader.i16()?;
+        reader.text()?;
+        reader.take(1)?;
+        reader.text()?;
+        for _ in 0..reader.count(6)? {
+            let name = reader.text()?;
+            let value = reader.text()?;
+            if name == Some(SELECTOR) {
+                class = value.filter(|value| !value.is_empty());
+            }
+            // Read-only, source, sensitive.
+            reader.take(3)?;
+            for _ in 0..reader.count(5)? {
+                reader.text()?;
+                reader.text()?;
+                reader.take(1)?;
+                reader.tags()?;
+            }
+            if version >= 3 {
+                reader.take(1)?;
+                reader.text()?;
+            }
+            reader.tags()?;
+        }
+        reader.tags()?;
+    }
+    Ok((error, class))
 }
 
 /// The body of a SaslHandshake answer: its error code and the mechanisms that the listener enables.

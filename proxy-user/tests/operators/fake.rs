@@ -1,5 +1,6 @@
 //! A daemon without a gateway behind it.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,9 +8,10 @@ use std::sync::{Arc, Mutex};
 use turnout::admin::server::AdminServer;
 use turnout::admin::{BoxFuture, Operator};
 use turnout::config::Admin;
+use turnout::gateway::racks_report::WhyQuestion;
 use turnout::gateway::status::{
-    AdmissionCounts, AdmissionReport, BrokerStatus, ClusterStatus, ConnectionStatus, ListenerStatus, Readiness,
-    RefusedReport, ReloadReport, Status, UpgradeReport, VirtualClusterStatus,
+    AdmissionCounts, AdmissionReport, BrokerStatus, ClusterStatus, ConnectionStatus, ListenerStatus, RacksReport,
+    Readiness, RefusedReport, ReloadReport, Status, UpgradeReport, VirtualClusterStatus, WhyReport,
 };
 use turnout::metrics::Metrics;
 
@@ -54,6 +56,7 @@ impl Operator for Fake {
             answer_bytes: 3_650_722_201,
             requests: 98_765,
             closed: [("idle".to_owned(), 3)].into(),
+            racks: None,
             degraded: vec![],
         };
         Status {
@@ -109,6 +112,16 @@ impl Operator for Fake {
             in_kernel: vec!["eth0 (native)".into()],
             virtual_clusters: [("orders".to_owned(), counts)].into(),
         }
+    }
+
+    fn racks(&self) -> BTreeMap<String, RacksReport> {
+        [("orders".to_owned(), RacksReport { mode: "auto".into(), redirected: 12, ..RacksReport::default() })].into()
+    }
+
+    fn racks_why(&self, question: &WhyQuestion) -> BTreeMap<String, WhyReport> {
+        let by = question.topic.clone();
+        let report = WhyReport { rack: Some(question.client.to_string()), by, partitions: Vec::new(), more: 0 };
+        [("orders".to_owned(), report)].into()
     }
 
     fn refused_sources(&self, limit: usize) -> Vec<RefusedReport> {

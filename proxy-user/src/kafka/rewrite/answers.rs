@@ -2,6 +2,8 @@
 
 use super::Seen;
 use super::walk::{BrokerFields, ENDPOINT_FIELDS, Walk};
+use crate::kafka::ids::TopicId;
+use crate::kafka::topics::{SeenPartition, SeenTopic};
 use crate::kafka::wire::Malformed;
 
 type Answer = Result<Option<Seen>, Malformed>;
@@ -30,30 +32,36 @@ pub(super) fn metadata(on: &mut Walk<'_>, version: i16) -> Answer {
     let brokers = std::mem::take(&mut on.seen);
     // A broker that is still starting lists nobody.
     let complete = !brokers.is_empty();
-    Ok((error == 0).then_some(Seen { brokers, cluster_id, controller, complete }))
+    let topics = on.topics.take().unwrap_or_default();
+    Ok((error == 0).then_some(Seen { brokers, cluster_id, controller, complete, topics }))
 }
 
 fn metadata_topic(on: &mut Walk<'_>, version: i16) -> Result<(), Malformed> {
-    on.r.i16()?;
-    on.r.nullable_string()?;
-    if version >= 10 {
-        on.r.take(16)?;
-    }
+    let error = on.r.i16()?;
+    let name = on.r.nullable_string()?;
+    let id = if version >= 10 { on.r.take(16)?.first_chunk().copied() } else { None };
     if version >= 1 {
         on.r.i8()?;
     }
+    let mut partitions = Vec::new();
     for _ in 0..on.r.count()? {
-        on.r.take(2 + 4)?;
-        on.node_id()?;
-        if version >= 7 {
-            on.r.i32()?;
-        }
-        on.node_ids()?;
-        on.node_ids()?;
-        if version >= 5 {
-            on.node_ids()?;
-        }
+        on.r.i16()?;
+        let partition = SeenPartition {
+            index: on.r.i32()?,
+            leader: on.node_id()?,
+            epoch: if version >= 7 { on.r.i32()? } else { -1 },
+            replicas: on.node_ids()?,
+            in_sync: on.node_ids()?,
+            offline: if version >= 5 { on.node_ids()? } else { Vec::new() },
+        };
         on.r.skip_tags()?;
+        if on.topics.is_some() {
+            partitions.push(partition);
+        }
+    }
+    if let Some(topics) = &mut on.topics {
+        let name = name.and_then(|name| std::str::from_utf8(name).ok()).map(str::to_owned);
+        topics.push(SeenTopic { error, name, id: id.map(TopicId).unwrap_or_default(), partitions });
     }
     if version >= 8 {
         on.r.i32()?;
@@ -110,7 +118,7 @@ pub(super) fn describe_cluster(on: &mut Walk<'_>, version: i16) -> Answer {
     on.r.skip_tags()?;
     let brokers = std::mem::take(&mut on.seen);
     let complete = !brokers.is_empty();
-    Ok((error == 0 && !controllers).then_some(Seen { brokers, cluster_id, controller, complete }))
+    Ok((error == 0 && !controllers).then_some(Seen { brokers, cluster_id, controller, complete, topics: Vec::new() }))
 }
 
 pub(super) fn produce(on: &mut Walk<'_>, version: i16) -> Answer {

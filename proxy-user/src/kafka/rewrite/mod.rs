@@ -16,6 +16,7 @@ use bytes::Bytes;
 
 use super::api;
 use super::ids::{ApiKey, ApiVersion, NodeId};
+use super::topics::SeenTopic;
 use super::wire::Malformed;
 use walk::Walk;
 
@@ -29,6 +30,11 @@ pub trait Addresses {
 
     /// The real cluster's id, once known: put into requests that name the virtual one.
     fn real_cluster_id(&self) -> Option<&str>;
+
+    /// Whether topics in Metadata answers are worth noting.
+    fn learns_topics(&self) -> bool {
+        false
+    }
 }
 
 /// A broker as an answer named it, before rewriting.
@@ -55,6 +61,8 @@ pub struct Seen {
     pub controller: Option<NodeId>,
     /// Whether `brokers` are all that are alive (Metadata, DescribeCluster), not some of them.
     pub complete: bool,
+    /// Topics of a Metadata answer, where [`Addresses::learns_topics`].
+    pub topics: Vec<SeenTopic>,
 }
 
 /// Outcome of [`rewrite_answer`].

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::{Addresses, SeenBroker};
 use crate::kafka::ids::{NodeId, VirtualNodeId};
+use crate::kafka::topics::SeenTopic;
 use crate::kafka::wire::{MAX_STRING, Malformed, Patch, Reader, put_count, put_string, put_uvarint};
 
 type Result<T> = std::result::Result<T, Malformed>;
@@ -13,6 +14,8 @@ pub(super) struct Walk<'a> {
     pub(super) r: Reader<'a>,
     pub(super) patch: Patch<'a>,
     pub(super) seen: Vec<SeenBroker>,
+    /// Topics, where they are worth noting.
+    pub(super) topics: Option<Vec<SeenTopic>>,
     body: &'a [u8],
     to: &'a dyn Addresses,
 }
@@ -57,7 +60,8 @@ pub(super) enum Fate {
 
 impl<'a> Walk<'a> {
     pub(super) fn new(body: &'a [u8], flexible: bool, to: &'a dyn Addresses) -> Self {
-        Self { r: Reader::new(body, flexible), patch: Patch::new(body), seen: Vec::new(), body, to }
+        let topics = to.learns_topics().then(Vec::new);
+        Self { r: Reader::new(body, flexible), patch: Patch::new(body), seen: Vec::new(), topics, body, to }
     }
 
     /// A walk over some bytes of the same frame, e.g. the data of a tagged field.
@@ -86,12 +90,16 @@ impl<'a> Walk<'a> {
         Ok(Some(node))
     }
 
-    /// An array of node ids.
-    pub(super) fn node_ids(&mut self) -> Result<()> {
+    /// An array of node ids; those that are worth noting, −1 left out.
+    pub(super) fn node_ids(&mut self) -> Result<Vec<NodeId>> {
+        let mut noted = Vec::new();
         for _ in 0..self.r.count()? {
-            self.node_id()?;
+            let node = self.node_id()?;
+            if self.topics.is_some() {
+                noted.extend(node);
+            }
         }
-        Ok(())
+        Ok(noted)
     }
 
     /// The cluster id in an answer. Empty and null pass: they stand beside an error.

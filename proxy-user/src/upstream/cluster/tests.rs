@@ -12,6 +12,7 @@ fn config(bootstrap: &[&Endpoint]) -> config::Cluster {
     config::Cluster {
         bootstrap: bootstrap.iter().map(ToString::to_string).collect(),
         address_map: BTreeMap::new(),
+        partition_refresh: config::Cluster::partition_refresh(),
         racks: BTreeMap::new(),
         connect_timeout: Span(Duration::from_secs(2)),
         refresh: Span(Duration::from_secs(300)),
