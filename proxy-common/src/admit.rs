@@ -16,12 +16,9 @@
 use crate::packet::{Packet, segment};
 use crate::tables::{Address, PortEntry, PortKey, Reason, Settings};
 
-/// What admission needs to know. In the kernel these are map lookups, in tests they are what the test says.
-pub trait Tables {
-    /// The entry of exactly this address and port.
-    fn port(&self, key: &PortKey) -> Option<PortEntry>;
-    /// Whether this host has the address.
-    fn is_host(&self, address: &Address) -> bool;
+/// What is to be known to judge a source. In the kernel these are map lookups; the daemon, which judges connections that
+/// no program saw, has tables of its own.
+pub trait Rules {
     /// Whether the address lies in a denied prefix.
     fn denies(&self, address: &Address) -> bool;
     /// Whether the address lies in an allowed prefix.
@@ -34,6 +31,14 @@ pub trait Tables {
     fn set_bucket(&self, source: &Address, state_ns: u64);
     /// The monotonic clock.
     fn now_ns(&self) -> u64;
+}
+
+/// What is to be known to judge a packet. In tests it is what the test says.
+pub trait Tables: Rules {
+    /// The entry of exactly this address and port.
+    fn port(&self, key: &PortKey) -> Option<PortEntry>;
+    /// Whether this host has the address.
+    fn is_host(&self, address: &Address) -> bool;
 }
 
 /// What is to be done with a packet.
@@ -90,20 +95,26 @@ fn find<T: Tables + ?Sized>(key: &PortKey, tables: &T) -> Option<PortEntry> {
     if tables.is_host(&key.address) { Some(entry) } else { None }
 }
 
-/// Why a new connection is refused, if it is. An admitted one is charged to its source.
+/// Why a connection is refused, if it is, by who sees connections and no packets. An admitted one is charged to its
+/// source.
+pub fn refuse<R: Rules + ?Sized>(source: &Address, rules: &R) -> Option<Reason> {
+    if rules.denies(source) { Some(Reason::Deny) } else { refuse_new(source, rules) }
+}
+
+/// Why a new connection of a source that isn't denied is refused, if it is. An admitted one is charged to its source.
 #[inline(always)]
-fn refuse_new<T: Tables + ?Sized>(source: &Address, tables: &T) -> Option<Reason> {
-    let settings = tables.settings()?;
-    if settings.allow_listed_only != 0 && !tables.allows(source) {
+fn refuse_new<R: Rules + ?Sized>(source: &Address, rules: &R) -> Option<Reason> {
+    let settings = rules.settings()?;
+    if settings.allow_listed_only != 0 && !rules.allows(source) {
         return Some(Reason::NotAllowed);
     }
     if settings.limit_rate == 0 {
         return None;
     }
     let prefix = settings.source(source);
-    match settings.rate().admit(tables.bucket(&prefix), tables.now_ns()) {
+    match settings.rate().admit(rules.bucket(&prefix), rules.now_ns()) {
         Some(state) => {
-            tables.set_bucket(&prefix, state);
+            rules.set_bucket(&prefix, state);
             None
         }
         None => Some(Reason::Rate),

@@ -44,13 +44,7 @@ impl World {
     }
 }
 
-impl Tables for World {
-    fn port(&self, key: &PortKey) -> Option<PortEntry> {
-        self.ports.get(key).copied()
-    }
-    fn is_host(&self, address: &Address) -> bool {
-        self.host.contains(address)
-    }
+impl Rules for World {
     fn denies(&self, address: &Address) -> bool {
         self.deny.iter().any(|p| p.contains(address.to_ip()))
     }
@@ -68,6 +62,15 @@ impl Tables for World {
     }
     fn now_ns(&self) -> u64 {
         self.now.get()
+    }
+}
+
+impl Tables for World {
+    fn port(&self, key: &PortKey) -> Option<PortEntry> {
+        self.ports.get(key).copied()
+    }
+    fn is_host(&self, address: &Address) -> bool {
+        self.host.contains(address)
     }
 }
 

@@ -6,7 +6,7 @@ use aya_ebpf::helpers::bpf_ktime_get_ns;
 use aya_ebpf::macros::xdp;
 use aya_ebpf::maps::lpm_trie::Key;
 use aya_ebpf::programs::XdpContext;
-use proxy_common::admit::{Tables, Verdict, admit};
+use proxy_common::admit::{Rules, Tables, Verdict, admit};
 use proxy_common::tables::{Address, Count, PortEntry, PortKey, SETTINGS_KEY, Settings};
 
 use crate::maps::{ALLOW_V4, ALLOW_V6, BUCKET_TABLE, DENY_V4, DENY_V6, HOST, SETTINGS};
@@ -16,17 +16,7 @@ use crate::{count, find_port, refuse};
 /// The maps, as admission asks for them.
 struct Maps;
 
-impl Tables for Maps {
-    #[inline(always)]
-    fn port(&self, key: &PortKey) -> Option<PortEntry> {
-        find_port(key)
-    }
-
-    #[inline(always)]
-    fn is_host(&self, address: &Address) -> bool {
-        HOST.get_ptr(address).is_some()
-    }
-
+impl Rules for Maps {
     #[inline(always)]
     fn denies(&self, address: &Address) -> bool {
         if address.is_v4() {
@@ -77,6 +67,18 @@ impl Tables for Maps {
     fn now_ns(&self) -> u64 {
         // SAFETY: takes no argument.
         unsafe { bpf_ktime_get_ns() }
+    }
+}
+
+impl Tables for Maps {
+    #[inline(always)]
+    fn port(&self, key: &PortKey) -> Option<PortEntry> {
+        find_port(key)
+    }
+
+    #[inline(always)]
+    fn is_host(&self, address: &Address) -> bool {
+        HOST.get_ptr(address).is_some()
     }
 }
 

@@ -98,6 +98,7 @@ pub(super) async fn serve(
                 // Said and counted by `reload` itself.
                 let _ = daemon.reload().await;
             }
+            () = daemon.gateway.edge_lost() => daemon.gateway.go_on_without_edge().await,
             _ = look.tick() => {
                 let wanted = daemon.gateway.config().is_some_and(|config| config.watch);
                 if watch.changed(&daemon.config_path) && wanted {
@@ -216,7 +217,8 @@ impl Daemon {
         let new = loaded.config;
         let Some(old) = self.gateway.config() else { anyhow::bail!("no config is in force yet") };
         let diff = config::diff(&old, &new);
-        if diff.is_empty() {
+        // Programs that could not be had before are tried again, also where nothing else is to be done.
+        if diff.is_empty() && !self.gateway.lacks_edge() {
             self.gateway.set_reload_error(None);
             return Ok(ReloadReport::default());
         }

@@ -3,11 +3,13 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use anyhow::bail;
+
 use super::args::AttachArgs;
 use super::{Outcome, account, json};
 use crate::config;
 use crate::gateway::status::{EdgeReport, InterfaceReport};
-use crate::kernel;
+use crate::kernel::{self, EdgeError};
 
 /// Attaches the programs and says where. It is a failure where an interface that was named can't have them, or none
 /// has.
@@ -61,7 +63,14 @@ fn attached(report: &EdgeReport) -> String {
 
 /// Detaches the programs. Where there are none, that is what was wanted.
 pub(super) fn detach(pin: &Path, force: bool, in_json: bool) -> anyhow::Result<Outcome> {
-    let had = kernel::detach(pin, force)?;
+    let had = match kernel::detach(pin, force) {
+        Err(EdgeError::Held { pin, holder }) => bail!(
+            "{} is held by {holder}: set `fast_path: {{mode: off}}` and reload it, or take its programs off with \
+             --force, after which it refuses new connections until it has noticed, about a second",
+            pin.display()
+        ),
+        had => had?,
+    };
     Ok(Outcome::done(match (in_json, had) {
         (true, _) => json(&serde_json::json!({ "detached": had }))?,
         (false, true) => "detached\n".to_owned(),

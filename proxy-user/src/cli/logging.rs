@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 
 use tracing::Subscriber;
+use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -92,6 +93,10 @@ impl LogHandle {
     }
 }
 
+/// The loader says how it links each function of the kernel programs, half of all lines of a start. Whoever wants them
+/// names it in a filter.
+const QUIET: &str = ",aya=info,aya_obj=info";
+
 fn parse(level: &str) -> Result<EnvFilter, LogError> {
     let refuse = |reason: String| LogError::Level { level: level.to_owned(), reason };
     if level.trim().is_empty() {
@@ -99,7 +104,10 @@ fn parse(level: &str) -> Result<EnvFilter, LogError> {
     }
     // A single word that is no level would be taken as the name of a module, and silence everything else.
     if !level.contains(['=', ',', '[']) {
-        level.parse::<tracing::level_filters::LevelFilter>().map_err(|e| refuse(e.to_string()))?;
+        let bare = level.parse::<LevelFilter>().map_err(|e| refuse(e.to_string()))?;
+        if bare > LevelFilter::INFO {
+            return EnvFilter::builder().parse(format!("{bare}{QUIET}")).map_err(|e| refuse(e.to_string()));
+        }
     }
     EnvFilter::builder().parse(level).map_err(|e| refuse(e.to_string()))
 }
@@ -165,6 +173,8 @@ mod tests {
             let json: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"));
             assert_eq!((json["level"].as_str(), json["message"].as_str()), (Some("DEBUG"), Some("listening")));
             assert_eq!(json["port"], 9092);
+            tracing::debug!(target: "aya_obj::relocation", "relocating");
+            assert_eq!(written(), "", "a bare level is about turnout");
 
             assert!(handle.set(LogFormat::Human, "chatty").is_err());
             tracing::debug!("as before");

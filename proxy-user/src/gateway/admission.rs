@@ -4,13 +4,16 @@
 //! With the programs attached both decide, so the daemon's buckets are a second's worth deeper: what the kernel let
 //! through within the rate must never be refused here because it was accepted in a bunch.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use proxy_common::admission::{Prefix, Rate, masked};
+use proxy_common::admission::{Prefix, Rate};
+use proxy_common::admit::{self, Rules};
+use proxy_common::tables::{Address, Settings};
 
 use super::edge::{AdmissionRules, NewConnections, Reason};
 use super::recent::Recent;
@@ -54,10 +57,6 @@ impl PrefixSet {
         Self { by_length }
     }
 
-    fn is_empty(&self) -> bool {
-        self.by_length.is_empty()
-    }
-
     fn contains(&self, address: IpAddr) -> bool {
         self.by_length
             .iter()
@@ -65,13 +64,56 @@ impl PrefixSet {
     }
 }
 
-#[derive(Debug, Default)]
-struct Rules {
+#[derive(Debug)]
+struct Tables {
     deny: PrefixSet,
     allow: PrefixSet,
-    new_connections: Option<NewConnections>,
+    settings: Settings,
     /// The kernel's programs keep to the same rules before us.
     covered: bool,
+}
+
+impl Tables {
+    fn new(rules: &AdmissionRules, covered: bool) -> Self {
+        let mut settings = rules.settings();
+        if covered {
+            settings.tolerance_ns = settings.tolerance_ns.saturating_add(SECOND_NS);
+        }
+        Self { deny: PrefixSet::new(&rules.deny), allow: PrefixSet::new(&rules.allow), settings, covered }
+    }
+}
+
+/// A look at all of it at one moment, as the judgement takes it that the kernel makes too.
+struct Moment<'a> {
+    tables: &'a Tables,
+    buckets: RefCell<MutexGuard<'a, Recent<Address, u64>>>,
+    now_ns: u64,
+}
+
+impl Rules for Moment<'_> {
+    fn denies(&self, address: &Address) -> bool {
+        self.tables.deny.contains(address.to_ip())
+    }
+
+    fn allows(&self, address: &Address) -> bool {
+        self.tables.allow.contains(address.to_ip())
+    }
+
+    fn settings(&self) -> Option<Settings> {
+        Some(self.tables.settings)
+    }
+
+    fn bucket(&self, source: &Address) -> u64 {
+        *self.buckets.borrow_mut().entry(*source)
+    }
+
+    fn set_bucket(&self, source: &Address, state_ns: u64) {
+        *self.buckets.borrow_mut().entry(*source) = state_ns;
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
 }
 
 /// How often a source was refused, and when last.
@@ -86,10 +128,10 @@ pub(crate) type Refused = (IpAddr, String, Reason);
 
 /// See the module.
 pub(crate) struct Admission {
-    rules: ArcSwap<Rules>,
+    tables: ArcSwap<Tables>,
     /// The last rules as they were given, to compare and to show.
     given: ArcSwap<AdmissionRules>,
-    buckets: Mutex<Recent<IpAddr, u64>>,
+    buckets: Mutex<Recent<Address, u64>>,
     refused: Mutex<Recent<Refused, Refusals>>,
     started: Instant,
 }
@@ -97,7 +139,7 @@ pub(crate) struct Admission {
 impl Default for Admission {
     fn default() -> Self {
         Self {
-            rules: ArcSwap::default(),
+            tables: ArcSwap::from_pointee(Tables::new(&AdmissionRules::default(), false)),
             given: ArcSwap::default(),
             buckets: Mutex::new(Recent::new(SOURCES)),
             refused: Mutex::new(Recent::new(REFUSED)),
@@ -113,68 +155,38 @@ impl Admission {
         if bits(&self.given.load()) != bits(rules) {
             self.buckets.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
-        let covered = self.rules.load().covered;
-        let AdmissionRules { deny, allow, new_connections } = rules;
-        self.rules.store(std::sync::Arc::new(Rules {
-            deny: PrefixSet::new(deny),
-            allow: PrefixSet::new(allow),
-            new_connections: *new_connections,
-            covered,
-        }));
-        self.given.store(std::sync::Arc::new(rules.clone()));
+        self.tables.store(Arc::new(Tables::new(rules, self.tables.load().covered)));
+        self.given.store(Arc::new(rules.clone()));
     }
 
     /// The rules in force.
-    pub(crate) fn given(&self) -> std::sync::Arc<AdmissionRules> {
+    pub(crate) fn given(&self) -> Arc<AdmissionRules> {
         self.given.load_full()
     }
 
     /// Whether the kernel's programs keep to the same rules before us.
     pub(crate) fn set_covered(&self, covered: bool) {
-        let now = self.rules.load();
-        if now.covered != covered {
-            let given = self.given.load();
-            self.rules.store(std::sync::Arc::new(Rules {
-                deny: PrefixSet::new(&given.deny),
-                allow: PrefixSet::new(&given.allow),
-                new_connections: given.new_connections,
-                covered,
-            }));
+        if self.tables.load().covered != covered {
+            self.tables.store(Arc::new(Tables::new(&self.given.load(), covered)));
         }
     }
 
     /// Whether connections from here must end.
     pub(crate) fn denies(&self, address: IpAddr) -> bool {
-        self.rules.load().deny.contains(address)
+        self.tables.load().deny.contains(address)
     }
 
-    /// Whether a new connection may come in; it is counted against its source's rate.
+    /// Whether a new connection may come in, judged as the kernel does ([`admit::refuse`]); it is counted against its source's rate.
     ///
     /// # Errors
     /// Why not.
     pub(crate) fn check(&self, address: IpAddr, now: Instant) -> Result<(), Reason> {
-        let rules = self.rules.load();
-        if rules.deny.contains(address) {
-            return Err(Reason::Deny);
-        }
-        if !rules.allow.is_empty() && !rules.allow.contains(address) {
-            return Err(Reason::NotAllowed);
-        }
-        let Some(NewConnections { bits_v4, bits_v6, mut rate }) = rules.new_connections else { return Ok(()) };
-        if rules.covered {
-            rate.tolerance_ns = rate.tolerance_ns.saturating_add(SECOND_NS);
-        }
-        let source = masked(address, if address.is_ipv4() { bits_v4 } else { bits_v6 });
-        let now = u64::try_from(now.saturating_duration_since(self.started).as_nanos()).unwrap_or(u64::MAX);
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = buckets.entry(source);
-        match rate.admit(*state, now) {
-            Some(next) => {
-                *state = next;
-                Ok(())
-            }
-            None => Err(Reason::Rate),
-        }
+        let moment = Moment {
+            tables: &self.tables.load(),
+            buckets: RefCell::new(self.buckets.lock().unwrap_or_else(PoisonError::into_inner)),
+            now_ns: u64::try_from(now.saturating_duration_since(self.started).as_nanos()).unwrap_or(u64::MAX),
+        };
+        admit::refuse(&address.into(), &moment).map_or(Ok(()), |reason| Err(reason.into()))
     }
 
     /// Remembers who was refused, for operators.

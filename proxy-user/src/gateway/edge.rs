@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proxy_common::admission::{Prefix, Rate};
+use proxy_common::tables::{self, Settings};
 use serde::Serialize;
 
 /// A virtual cluster's place in the kernel's tables and counters. Kept for the life of the virtual cluster's name, and
@@ -42,6 +43,18 @@ pub struct AdmissionRules {
     pub new_connections: Option<NewConnections>,
 }
 
+impl AdmissionRules {
+    /// What of them is no prefix, as the tables have it.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        let settings = Settings { allow_listed_only: (!self.allow.is_empty()).into(), ..Settings::open() };
+        match self.new_connections {
+            Some(NewConnections { bits_v4, bits_v6, rate }) => settings.with_rate(rate, bits_v4, bits_v6),
+            None => settings,
+        }
+    }
+}
+
 /// A limit of new connections for each source prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewConnections {
@@ -69,6 +82,19 @@ pub enum Reason {
     NoBroker,
     /// The daemon is gone or has no socket for the family (steering).
     NoSocket,
+}
+
+impl From<tables::Reason> for Reason {
+    fn from(reason: tables::Reason) -> Self {
+        match reason {
+            tables::Reason::Deny => Self::Deny,
+            tables::Reason::NotAllowed => Self::NotAllowed,
+            tables::Reason::Rate => Self::Rate,
+            tables::Reason::Malformed => Self::Malformed,
+            tables::Reason::NoBroker => Self::NoBroker,
+            tables::Reason::NoSocket => Self::NoSocket,
+        }
+    }
 }
 
 /// What was counted for one virtual cluster.
@@ -151,6 +177,12 @@ pub trait Edge: Send + Sync + 'static {
 
     /// Brings interfaces and the host's own addresses up to date. Called every second.
     fn upkeep(&self);
+
+    /// Why it does nothing any more: somebody else took its programs off the host. Noticed by [`Edge::upkeep`]; it
+    /// stays so.
+    fn lost(&self) -> Option<String> {
+        None
+    }
 
     /// What was counted, by virtual cluster.
     fn counters(&self) -> BTreeMap<Slot, EdgeCounters>;

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, anyhow, bail};
+use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use super::admission::{self, Admission};
@@ -28,6 +29,8 @@ pub(super) struct EdgeControl {
     lock: Mutex<Option<OwnedFd>>,
     /// Why there is no edge.
     why_off: Mutex<String>,
+    /// The edge was found lost.
+    loss: Notify,
 }
 
 /// A config that can be had.
@@ -54,7 +57,7 @@ impl EdgeControl {
         lock: Option<OwnedFd>,
     ) -> Self {
         let why_off = Mutex::new("nothing was loaded yet".to_owned());
-        Self { source, steering, admission, lock: Mutex::new(lock), why_off }
+        Self { source, steering, admission, lock: Mutex::new(lock), why_off, loss: Notify::new() }
     }
 
     /// Opens what the config wants, and tells the kernel its rules. `old`: the config in force.
@@ -71,6 +74,9 @@ impl EdgeControl {
         }
         let required = *mode == FastPathMode::Required;
         if let Some(edge) = self.steering.edge() {
+            if let Some(why) = edge.lost() {
+                return Ok(without(why));
+            }
             self.retell(&edge, old, &rules, names.as_deref(), required)?;
             return Ok(Prepared { edge: Some(edge), is_new: false, rules, why_off: String::new() });
         }
@@ -215,9 +221,23 @@ impl EdgeControl {
         }
         if let Some(edge) = self.steering.edge() {
             edge.upkeep();
-            self.steering.upkeep();
+            if edge.lost().is_some() {
+                self.loss.notify_one();
+            } else {
+                self.steering.upkeep();
+            }
         }
         self.cover();
+    }
+
+    /// Waits until somebody else has taken the programs off.
+    pub(super) async fn lost(&self) {
+        self.loss.notified().await;
+    }
+
+    /// Why the edge that is there does nothing any more.
+    pub(super) fn loss(&self) -> Option<String> {
+        self.steering.edge().and_then(|edge| edge.lost())
     }
 
     /// Notes whether the kernel decides about new connections before us.
@@ -259,6 +279,9 @@ impl EdgeControl {
     /// What the kernel's part is, in one sentence.
     pub(super) fn sentence(&self) -> String {
         let Some(edge) = self.steering.edge() else { return format!("off: {}", self.why_off()) };
+        if let Some(why) = edge.lost() {
+            return format!("off: {why}");
+        }
         let attached: Vec<_> = edge
             .status()
             .interfaces

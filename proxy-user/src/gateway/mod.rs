@@ -58,7 +58,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
-use tracing::info;
+use tracing::{error, info};
 
 pub use close::CloseReason;
 
@@ -179,7 +179,7 @@ impl Gateway {
         self.apply_knowing(config, BTreeMap::new()).await
     }
 
-    async fn apply_knowing(&self, config: Config, mut known: BTreeMap<String, KnownCluster>) -> anyhow::Result<()> {
+    async fn apply_knowing(&self, config: Config, known: BTreeMap<String, KnownCluster>) -> anyhow::Result<()> {
         let _one_at_a_time = self.reload.lock().await;
         if self.draining.load(Relaxed) {
             bail!("a drain is under way");
@@ -192,6 +192,42 @@ impl Gateway {
                 bail!("virtual_clusters.{name}.cluster: there is no cluster {:?}", wanted.cluster);
             }
         }
+        self.survive_loss().await;
+        self.switch(config, known).await
+    }
+
+    /// Waits until somebody else has taken the kernel's programs off this host.
+    pub async fn edge_lost(&self) {
+        self.edge.lost().await;
+    }
+
+    /// Goes on without the kernel's programs where somebody else took them off: every port is bound, whatever the
+    /// config says. The next reload loads them again.
+    pub async fn go_on_without_edge(&self) {
+        let _one_at_a_time = self.reload.lock().await;
+        if !self.draining.load(Relaxed) && !self.given.load(Relaxed) {
+            self.survive_loss().await;
+        }
+    }
+
+    /// As [`Self::go_on_without_edge`], by who has the reload lock.
+    async fn survive_loss(&self) {
+        let (Some(why), Some(config)) = (self.edge.loss(), self.config()) else { return };
+        error!("{why}; the daemon does their part, and `turnout reload` loads them again");
+        if let Err(error) = self.switch((*config).clone(), BTreeMap::new()).await {
+            error!("ports can't be bound without them, trying again: {error:#}");
+        }
+    }
+
+    /// Whether the config asks for kernel programs that don't run.
+    #[must_use]
+    pub fn lacks_edge(&self) -> bool {
+        let wanted = self.config().is_some_and(|config| config.fast_path.mode != FastPathMode::Off);
+        wanted && self.edge.steering.edge().is_none()
+    }
+
+    /// A reload, by who has its lock.
+    async fn switch(&self, config: Config, mut known: BTreeMap<String, KnownCluster>) -> anyhow::Result<()> {
         let old = self.running.load_full();
         let was_steering = self.edge.steering.steers().is_ok();
         let (prepared, mut bound) = self.prepare(&old, &config)?;

@@ -71,6 +71,8 @@ struct Inner {
     steering_trouble: Option<String>,
     /// Why host addresses or interfaces could not be read last time.
     blind: Option<String>,
+    /// Somebody else took everything off: how that showed.
+    lost: Option<String>,
 }
 
 /// What was given of fresh tables.
@@ -196,6 +198,10 @@ impl Edge for KernelEdge {
         self.inner().upkeep();
     }
 
+    fn lost(&self) -> Option<String> {
+        self.inner().lost.clone()
+    }
+
     fn counters(&self) -> BTreeMap<Slot, EdgeCounters> {
         self.inner().tables.counters()
     }
@@ -223,7 +229,8 @@ impl Edge for KernelEdge {
         if inner.lock.is_none() {
             return Ok(());
         }
-        let ended = pins::end(&self.pin);
+        // What is there after a loss is somebody else's.
+        let ended = if inner.lost.is_none() { pins::end(&self.pin) } else { Ok(()) };
         inner.lock = None;
         Ok(ended?)
     }
@@ -276,6 +283,7 @@ impl Inner {
             retries: Backoff::default(),
             steering_trouble: None,
             blind: None,
+            lost: None,
         };
         if reuse {
             inner.replace_programs(&edge)?;
@@ -359,7 +367,11 @@ impl Inner {
 
     /// Everything that may have changed by itself since a second ago.
     fn upkeep(&mut self) {
-        if self.lock.is_none() {
+        let Some(lock) = self.lock.as_ref().filter(|_| self.lost.is_none()) else { return };
+        if !pins::is_owner(&self.pin, lock) {
+            // `turnout detach --force`, or by hand. Whoever did it meant it: nothing is made anew here.
+            let pin = self.pin.display();
+            self.lost = Some(format!("somebody took the kernel programs off (the pins at {pin} are gone)"));
             return;
         }
         #[cfg(feature = "kernel-log")]
@@ -369,7 +381,7 @@ impl Inner {
         // A switch that failed half way, or a link that somebody took off.
         let repaired = match self.staged {
             Some(_) => self.switch_if_filled(),
-            None if self.steers && pins::edge(&self.pin).exists() => self.attach_steering(),
+            None if self.steers => self.attach_steering(),
             None => Ok(()),
         };
         let trouble = repaired.err().map(|e| e.to_string());
@@ -434,10 +446,6 @@ impl Inner {
 
     /// `Ok(None)`: native. `Ok(Some)`: generic, and why. `Err`: not at all, and why.
     fn attach(&mut self, index: u32, name: &str) -> Result<Option<String>, String> {
-        // A link that couldn't be pinned would come and go every second, and restart a real card's queues each time.
-        if !pins::edge(&self.pin).exists() {
-            return Err(format!("somebody removed the pins at {}; start the daemon again", self.pin.display()));
-        }
         let native = match self.attach_in(Mode::Native, index) {
             Ok(()) => return Ok(None),
             Err(e) => explain(name, &e),
@@ -489,7 +497,12 @@ impl Inner {
         if let Wanted::Named(names) = &self.wanted {
             let known: BTreeSet<String> = status.interfaces.iter().map(|i| i.name.clone()).collect();
             for name in names.iter().filter(|name| !known.contains(*name)) {
-                let why = self.blind.clone().unwrap_or_else(|| "there is no such interface".to_owned());
+                let why = self
+                    .lost
+                    .as_ref()
+                    .or(self.blind.as_ref())
+                    .cloned()
+                    .unwrap_or_else(|| "there is no such interface".to_owned());
                 status.interfaces.push(missing(name.clone(), why));
             }
         }

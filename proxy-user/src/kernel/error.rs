@@ -132,7 +132,7 @@ fn hint(error: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied => {
             "it must belong to this user (the unit's ExecStartPre step sees to that), who needs CAP_BPF and CAP_NET_ADMIN"
         }
-        io::ErrorKind::NotFound => "somebody removed it; start the daemon again",
+        io::ErrorKind::NotFound => "somebody removed it; `turnout reload` makes it anew",
         _ => "look with `bpftool` and `ls` at what is there; `turnout detach` clears it",
     }
 }

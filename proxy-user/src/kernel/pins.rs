@@ -93,10 +93,14 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
     fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
+/// The innermost folder on the way to the pin folder that exists.
+fn nearest(pin: &Path) -> &Path {
+    pin.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"))
+}
+
 /// Makes the pin folder, mounting a bpffs first where there is none and this process may.
 pub(super) fn make(pin: &Path) -> Result<(), EdgeError> {
-    let existing = pin.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
-    if !sys::is_bpffs(existing) {
+    if !sys::is_bpffs(nearest(pin)) {
         let system = Path::new(SYSTEM_BPFFS);
         let parent = pin.parent().unwrap_or(pin).to_owned();
         if !pin.starts_with(system) {
@@ -117,6 +121,20 @@ pub(super) fn make(pin: &Path) -> Result<(), EdgeError> {
 /// # Errors
 /// No bpffs can be had, or the folder can't be given away.
 pub fn prepare(pin: &Path, uid: u32, gid: u32) -> Result<(), EdgeError> {
+    if sys::is_bpffs(nearest(pin)) {
+        return give_away(pin, uid, gid);
+    }
+    // A unit's step has a mount namespace of its own, even with full privileges: what is mounted in it, no other sees.
+    match sys::where_init_is(|| give_away(pin, uid, gid)) {
+        Ok(done) => done,
+        Err(error) => {
+            tracing::debug!("preparing in this mount namespace: init's can't be entered: {error}");
+            give_away(pin, uid, gid)
+        }
+    }
+}
+
+fn give_away(pin: &Path, uid: u32, gid: u32) -> Result<(), EdgeError> {
     make(pin)?;
     for folder in pin.ancestors().skip(1).take_while(|p| sys::is_bpffs(p)) {
         let mode = fs::metadata(folder).map_err(EdgeError::pin("look at", folder))?.permissions().mode();
@@ -165,11 +183,19 @@ pub(super) fn adopt(pin: &Path, lock: OwnedFd) -> Result<OwnedFd, EdgeError> {
     if !sys::lock(folder.as_fd()).map_err(system("locking the pin folder"))? {
         return Err(EdgeError::Held { pin: pin.into(), holder: holder(pin) });
     }
-    let held = folder.metadata().map_err(system("looking at the lock"))?;
-    match fs::metadata(pin) {
-        Ok(there) if (there.dev(), there.ino()) == (held.dev(), held.ino()) => Ok(folder.into()),
-        _ => Err(EdgeError::WrongLock(pin.into())),
-    }
+    let lock = folder.into();
+    if is_locked_by(pin, &lock) { Ok(lock) } else { Err(EdgeError::WrongLock(pin.into())) }
+}
+
+/// Whether the descriptor is of the folder that is there now, not of one that was removed.
+fn is_locked_by(pin: &Path, lock: &OwnedFd) -> bool {
+    let held = lock.try_clone().and_then(|lock| File::from(lock).metadata());
+    matches!((fs::metadata(pin), held), (Ok(there), Ok(held)) if (there.dev(), there.ino()) == (held.dev(), held.ino()))
+}
+
+/// Whether what is pinned under `pin` still is that of who has this lock.
+pub(super) fn is_owner(pin: &Path, lock: &OwnedFd) -> bool {
+    is_locked_by(pin, lock) && edge(pin).exists()
 }
 
 /// Who holds the lock, as far as `/proc/locks` tells: it names the process that took it, not one it was passed on to.

@@ -2,6 +2,7 @@
 //! is attached to, and detaching it at once. All unsafe code of the kernel side that isn't a map's layout is here.
 
 use std::ffi::{CString, c_long};
+use std::fs::File;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
@@ -105,6 +106,29 @@ pub(super) fn mount_bpffs(at: &Path) -> io::Result<()> {
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     // SAFETY: every string ends in NUL and outlives the call.
     check(unsafe { libc::mount(c"bpf".as_ptr(), at.as_ptr(), c"bpf".as_ptr(), flags, std::ptr::null()) })
+}
+
+/// Does it in the mount namespace of process 1, and under its root, where the whole host sees what is mounted.
+///
+/// # Errors
+/// There is no way in (not root, no /proc); nothing was done then.
+pub(super) fn where_init_is<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    let (namespace, root) = (File::open("/proc/1/ns/mnt")?, File::open("/proc/1/root")?);
+    // A thread can enter alone once its folders and root are its own; it ends with the work.
+    let entered = || -> io::Result<T> {
+        // SAFETY: the call takes no pointer, and concerns this thread.
+        check(unsafe { libc::unshare(libc::CLONE_FS) })?;
+        // SAFETY: the call takes no pointer; the descriptor is open.
+        check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) })?;
+        // SAFETY: the call takes no pointer; the descriptor is open.
+        check(unsafe { libc::fchdir(root.as_raw_fd()) })?;
+        std::os::unix::fs::chroot(".")?;
+        Ok(work())
+    };
+    std::thread::scope(|scope| {
+        let entered = std::thread::Builder::new().name("init".into()).spawn_scoped(scope, entered)?;
+        entered.join().map_err(|_| io::Error::other("the thread panicked"))?
+    })
 }
 
 /// Swaps two paths in one step.

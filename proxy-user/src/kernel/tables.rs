@@ -16,7 +16,7 @@ use proxy_common::tables::{
 };
 
 use super::{EdgeError, sys};
-use crate::gateway::edge::{self, AdmissionRules, EdgeCounters, PortTable, RefusedSource, Slot};
+use crate::gateway::edge::{AdmissionRules, EdgeCounters, PortTable, RefusedSource, Slot};
 
 /// Names of the tables in the object.
 #[cfg(test)]
@@ -115,19 +115,15 @@ impl Tables {
     /// Replaces who may connect. An allow list comes into force after it is filled and goes out of force before it is
     /// emptied, so no allowed source is refused on the way.
     pub(super) fn set_admission(&mut self, rules: &AdmissionRules) -> Result<(), EdgeError> {
-        let AdmissionRules { deny, allow, new_connections } = rules;
+        let AdmissionRules { deny, allow, new_connections: _ } = rules;
         for (name, list) in [("admission.deny", deny), ("admission.allow", allow)] {
             enough(name, PREFIXES, list.len(), "join neighbouring prefixes")?;
-        }
-        let mut settings = Settings { allow_listed_only: (!allow.is_empty()).into(), ..Settings::open() };
-        if let Some(limit) = new_connections {
-            settings = settings.with_rate(limit.rate, limit.bits_v4, limit.bits_v6);
         }
         self.deny.replace(deny).map_err(failed("DENY", PREFIXES))?;
         if !allow.is_empty() {
             self.allow.replace(allow).map_err(failed("ALLOW", PREFIXES))?;
         }
-        self.settings.insert(SETTINGS_KEY, Raw(settings), 0).map_err(failed("SETTINGS", 1))?;
+        self.settings.insert(SETTINGS_KEY, Raw(rules.settings()), 0).map_err(failed("SETTINGS", 1))?;
         if allow.is_empty() {
             self.allow.replace(allow).map_err(failed("ALLOW", PREFIXES))?;
         }
@@ -216,19 +212,6 @@ fn named(counts: &[u64; 8]) -> EdgeCounters {
             .map(|reason| (reason.into(), of(Count::Refused(reason))))
             .filter(|&(_, n)| n > 0)
             .collect(),
-    }
-}
-
-impl From<Reason> for edge::Reason {
-    fn from(reason: Reason) -> Self {
-        match reason {
-            Reason::Deny => Self::Deny,
-            Reason::NotAllowed => Self::NotAllowed,
-            Reason::Rate => Self::Rate,
-            Reason::Malformed => Self::Malformed,
-            Reason::NoBroker => Self::NoBroker,
-            Reason::NoSocket => Self::NoSocket,
-        }
     }
 }
 

@@ -61,6 +61,45 @@ fn the_kernel_path_comes_and_goes_by_reload_under_load() -> Result<()> {
     Ok(())
 }
 
+/// A `turnout detach --force` on the gateway host: with the daemon on, its ports are bound within some seconds, and a
+/// reload steers again, both without touching a connection that is open.
+#[test]
+fn programs_taken_off_by_force_under_load_are_done_without_and_come_back_by_reload() -> Result<()> {
+    need_edge!();
+    let stage = Stage::start(&[1, 2], |builder| builder)?;
+    let mut open = stage.connect(0, None, stage.at(0, 1, true))?;
+    ensure!(call(&mut open)? == 1);
+    let pin = stage.gateway.status()?.edge.context("no kernel programs")?.pin;
+    let netns = &stage.world.gateway().netns;
+    let detach = |flags: &[&str]| {
+        let command = ["detach", "--pin", &pin].into_iter().chain(flags.iter().copied()).collect::<Vec<_>>();
+        netns.run(|| stage.gateway.cli(&command))?
+    };
+    let refused = detach(&[]).err().context("detached under a daemon")?.to_string();
+    ensure!(refused.contains("--force"), "{refused}");
+
+    detach(&["--force"])?;
+    wait::until("every port to be bound", SOON, || {
+        for to in everywhere(&stage) {
+            call(&mut stage.connect(0, None, to).with_context(|| to.to_string())?)?;
+        }
+        Ok(())
+    })?;
+    ensure!(call(&mut open)? == 1);
+    let said = stage.gateway.status()?.fast_path;
+    ensure!(said.starts_with("off: ") && said.contains("gone"), "{said}");
+
+    let load = Load::start(&stage, 0, everywhere(&stage), RATE)?;
+    std::thread::sleep(Duration::from_millis(300));
+    // Nothing has changed in the file.
+    stage.reload(str::to_owned)?;
+    ensure!(steers(&stage)?, "{}", stage.gateway.status()?.fast_path);
+    std::thread::sleep(Duration::from_millis(300));
+    ensure!(load.finish()? > 50);
+    ensure!(call(&mut open)? == 1);
+    Ok(())
+}
+
 #[test]
 fn with_the_daemon_gone_connections_are_refused_at_once_and_the_next_one_takes_over() -> Result<()> {
     need_edge!();

@@ -1,10 +1,12 @@
 //! The daemon as a unit runs it: one step as root, and then a user with three capabilities.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use harness::turnout;
+use harness::{process, turnout};
 
 use crate::support::*;
 
@@ -62,4 +64,36 @@ fn a_daemon_without_root_steers_admits_and_is_upgraded_with_three_capabilities()
     check(after)?;
     ensure!(call(&mut stage.connect(0, None, stage.at(0, 1, false))?)? == 1);
     stage.gateway.cli(&["drain", "--wait", "--socket", "{socket}"]).map(drop)
+}
+
+/// As a unit's ExecStartPre, which has a mount namespace of its own also with full privileges: on a host without a bpffs
+/// what it mounted there would be seen by nobody.
+#[test]
+fn a_step_in_a_mount_namespace_of_its_own_prepares_the_host() -> Result<()> {
+    need_edge!();
+    let folder = tempfile::tempdir()?;
+    let pin = Path::new("/sys/fs/bpf").join(format!("turnout-test-{}-prepare", std::process::id()));
+    let config = folder.path().join("turnout.yaml");
+    fs::write(
+        &config,
+        format!(
+            "clusters: {{k: {{bootstrap: [\"127.0.0.1:1\"]}}}}\n\
+             virtual_clusters: {{v: {{cluster: k, listen: [\"127.0.0.1\"], bootstrap_port: 1, \
+             broker_ports: {{first: 2, count: 1, first_node_id: 0}}}}}}\n\
+             fast_path: {{mode: auto, pin: {}}}\n",
+            pin.display()
+        ),
+    )?;
+    // Process 1 of a namespace of its own stands for the host's; behind it runs the step.
+    let inner = r#"unshare --mount sh -c 'umount -l /sys/fs/bpf; exec "$@"' sh "$@"; exit $?"#;
+    let mut step = Command::new("unshare");
+    step.args(["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", inner, "sh"]);
+    step.arg(turnout::binary()?).args(["prepare", "--config"]).arg(&config).args(["--user", &USER.to_string()]);
+    let said = process::run(step, SOON);
+    let owner = fs::metadata(&pin).map(|made| made.uid());
+    // Ours, and empty; gone before anything is judged.
+    let _ = fs::remove_dir(&pin);
+    said?;
+    ensure!(owner.as_ref().is_ok_and(|uid| *uid == USER), "{}: {owner:?}", pin.display());
+    Ok(())
 }

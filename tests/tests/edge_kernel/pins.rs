@@ -263,9 +263,17 @@ fn pins_taken_away_under_a_daemon_by_force_are_said_to_be_gone() {
         let status = edge.status();
         assert!(!status.steering && status.interfaces[0].mode.is_none(), "{status:?}");
         let reason = status.interfaces[0].reason.as_deref().expect("a reason");
-        assert!(reason.contains("start the daemon again"), "{reason}");
+        assert!(reason.contains("are gone"), "{reason}");
+        assert_eq!(edge.lost().as_deref(), Some(reason));
         assert_eq!(xdp_of(netns, "far"), None, "and nothing comes back by itself");
         edge.set_ports(&ports(&[])).expect("its own tables live as long as it does");
+        // Somebody else's, from now on.
+        let other = open(pin);
+        edge.upkeep();
+        edge.detach().expect("nothing of its own is left to take off");
+        assert!(other.lost().is_none() && pin.edge().exists());
+        other.upkeep();
+        assert!(other.lost().is_none());
     });
 }
 
