@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use harness::mock::{Mock, Received, Reply};
-use harness::raw::{Client, RequestFrame, answer};
+use harness::raw::{Client, RequestFrame, answer, request};
 use harness::turnout::Gateway;
 use harness::{ports, wait};
 use kafka_protocol::messages::describe_configs_response::{DescribeConfigsResourceResult, DescribeConfigsResult};
@@ -169,7 +169,9 @@ fn fetch(request: &Received, near: Near, fetched: &Mutex<Vec<(i32, m::FetchReque
             Near::Serves | Near::Dead => {}
         }
     }
-    let topics = asked.topics.iter().map(|topic| {
+    // In a session an answer names only partitions with news.
+    let is_quiet = asked.session_epoch > 0 && records.is_empty() && error == 0;
+    let topics = asked.topics.iter().filter(|_| !is_quiet).map(|topic| {
         let partition = |partition: &FetchPartition| {
             PartitionData::default()
                 .with_partition_index(partition.partition)
@@ -369,5 +371,48 @@ async fn what_is_kept_of_an_answer_is_bounded_and_the_rest_passes() -> Result<()
     let told = told(&body);
     ensure!(told.len() == 61 && told.iter().all(|partition| *partition == (0, -1, ALL)), "{told:?}");
     assert_eq!(world.sum("turnout_rack_overflows_total")?, 1.0);
+    Ok(())
+}
+
+// In a fetch session (KIP-227) a partition without news is not in the answer at all, so nothing can be said of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_at_a_replica_that_fell_behind_is_ended_so_that_all_its_partitions_are_named() -> Result<()> {
+    let world = World::start(Near::Empty, "mode: patch", false).await?;
+    let mut leader = world.client(1, "app").await?;
+    assert_eq!(told(&leader.call(12, &asking(&[0])).await?), [(0, 3, 0)]);
+    let mut near = world.client(3, "app").await?;
+    let going_on = |epoch| asking(&[0]).with_session_id(7).with_session_epoch(epoch);
+    let body = near.call(12, &going_on(1)).await?;
+    assert_eq!((body.error_code, body.session_id, body.responses.len()), (0, 7, 0), "in sync: nothing new");
+    world.in_sync.store(false, Ordering::Relaxed);
+    let begin = Instant::now();
+    for epoch in 2.. {
+        let body = near.call(12, &going_on(epoch)).await?;
+        if body.error_code != 0 {
+            assert_eq!((body.error_code, body.session_id), (70, 0));
+            break;
+        }
+        ensure!(begin.elapsed() < SOON, "the session goes on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(told(&near.call(12, &asking(&[0]).with_session_epoch(0)).await?), [(0, 1, 0)]);
+    Ok(())
+}
+
+// A proxy that looks at what arrived with one read, and not at frames.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fetch_that_arrives_in_pieces_is_routed_and_stamped_like_any_other() -> Result<()> {
+    for (mode, expected, rack) in [("patch", (0, 3, 0), ""), ("stamp", (0, -1, ALL), "az3")] {
+        let world = World::start(Near::Serves, &format!("mode: {mode}"), false).await?;
+        let mut client = world.client(1, "app").await?;
+        for cut in [1, 3, 5, 9, 20, 40] {
+            let frame = request(12, 100 + cut, &asking(&[0]))?;
+            client.send_cut(&frame, &[cut as usize], Duration::from_millis(5)).await?;
+            let answer = client.read_answer().await?;
+            assert_eq!(answer.correlation_id, 100 + cut);
+            assert_eq!(told(&answer.decode::<m::FetchRequest>(12)?), [expected], "{mode}, cut at {cut}");
+            assert_eq!(world.last_fetch(1)?, asking(&[0]).with_rack_id(text(rack)), "{mode}, cut at {cut}");
+        }
+    }
     Ok(())
 }
