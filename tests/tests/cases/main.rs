@@ -15,6 +15,7 @@ mod limits;
 mod losses;
 mod operation;
 mod order;
+mod racks;
 mod sasl;
 mod slowness;
 mod versions;

@@ -21,6 +21,9 @@ const READERS: [(Family, Way); 6] = [
 /// Bytes that crossed racks though they could have been read in the rack, in per cent, may be at most this.
 const MOST_ACROSS: f64 = 1.0;
 
+/// Requests may be so many times those of the same client at the leader.
+const MOST_REQUESTS: f64 = 3.0;
+
 #[test]
 fn every_family_reads_in_its_rack_with_no_client_rack_set() -> Result<()> {
     need_families!(Java, Librdkafka, Franz, Sarama, Kafkajs);
@@ -91,6 +94,39 @@ fn where_brokers_choose_the_rack_is_filled_in() -> Result<()> {
         // The broker names a replica once it has looked at the offset: without records, so none crosses.
         ensure!(counts.in_rack_bytes > 0 && counts.across_bytes * 20 < counts.in_rack_bytes, "{counts:?}");
         ensure!(counts.redirects > 0, "{counts:?}");
+    }
+    Ok(())
+}
+
+/// A replica that is behind by a moment answers empty at once; that must not become a loop.
+#[test]
+fn a_reader_in_its_rack_asks_about_as_often_as_one_at_the_leader() -> Result<()> {
+    need_families!(Java, Librdkafka, Franz, Sarama, Kafkajs);
+    let Stage { gateway, plain, cluster, .. } = stage()?;
+    let readers = [
+        (Family::Java, Way::Kip848),
+        (Family::Librdkafka, Way::Classic),
+        (Family::Franz, Way::Classic),
+        (Family::Sarama, Way::Classic),
+        (Family::Kafkajs, Way::Classic),
+    ];
+    // Few clients at a time, so that what is counted is not how slow the host is.
+    for readers in readers.chunks(if tier() == Tier::Full { 1 } else { 5 }) {
+        let mut streams = Stream::start_all(gateway, cluster, readers, 45)?;
+        streams.iter_mut().try_for_each(|stream| stream.add_control(plain))?;
+        std::thread::sleep(Duration::from_secs(3));
+        let count = |stream: &Stream| -> Result<(u64, u64)> {
+            Ok((stream.flow().requests(gateway)?, stream.flow().requests(plain)?))
+        };
+        let before: Vec<_> = streams.iter().map(count).collect::<Result<_>>()?;
+        std::thread::sleep(Duration::from_secs(10));
+        for (stream, before) in streams.iter().zip(before) {
+            let after = count(stream)?;
+            let (ours, plain) = (after.0 - before.0, after.1 - before.1);
+            println!("{}: {ours} requests in 10 s, {plain} at the leader", stream.family);
+            ensure!(plain > 0 && ours as f64 <= MOST_REQUESTS * plain as f64, "{}: {ours}, {plain}", stream.family);
+        }
+        finish(streams)?;
     }
     Ok(())
 }

@@ -279,6 +279,12 @@ impl Flow {
         Ok(mine.map(|open| (open.id, open.answer_bytes)).collect())
     }
 
+    /// Requests of its consumer so far, over the connections that are open.
+    pub(crate) fn requests(&self, gateway: &Gateway) -> Result<u64> {
+        let mine = connections(gateway)?.into_iter().filter(|open| open.client_id.as_deref() == Some(&self.reader));
+        Ok(mine.map(|open| open.requests).sum())
+    }
+
     /// The longest time without records from now on.
     pub(crate) fn longest_gap(&self, gateway: &Gateway, until: Instant) -> Result<Duration> {
         let mut before = self.received(gateway)?;
