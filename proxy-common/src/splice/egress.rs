@@ -129,3 +129,7 @@ fn carries(e: &mut Dir, p: &Leaving, departure: &mut Departure) -> bool {
     e.v_max = e.v_max.latest(departure.wire.seq.plus(length));
     true
 }
+
+#[cfg(test)]
+#[path = "egress_tests.rs"]
+mod tests;

@@ -311,3 +311,7 @@ fn data(d: &mut Dir, e: &mut Dir, p: &Arriving, verdict: &mut Verdict) {
     }
     verdict.route = if y_hears || x_asked { Route::Split } else { Route::Peer };
 }
+
+#[cfg(test)]
+#[path = "ingress_tests.rs"]
+mod tests;
