@@ -114,3 +114,7 @@ pub const fn tell_y(d: &mut Dir, told: &Told) {
         d.y_told = d.y_told.latest(told.edge);
     }
 }
+
+#[cfg(test)]
+#[path = "acks_tests.rs"]
+mod tests;

@@ -44,8 +44,8 @@ fn is_clean<P: Payload + ?Sized>(payload: &P, mut cursor: Cursor, size: u32, top
 fn walk<P: Payload + ?Sized>(payload: &P, cursor: &mut Cursor, topic_ids: bool) -> Option<()> {
     cursor.skip(4)?;
     no_tags(payload, cursor)?;
-    let mut topics = cursor.short_uvarint(payload)?.checked_sub(1)?;
-    let mut partitions = 0;
+    let mut topics = count(payload, cursor, MAX_PARTITIONS)?;
+    let (mut partitions, mut partitions_left) = (0, MAX_PARTITIONS);
     let mut steps = 0;
     // Each topic takes a step for its head, each partition one.
     while steps < 2 * MAX_PARTITIONS {
@@ -63,16 +63,14 @@ fn walk<P: Payload + ?Sized>(payload: &P, cursor: &mut Cursor, topic_ids: bool) 
             } else {
                 cursor.skip_compact_string(payload)?;
             }
-            partitions = cursor.short_uvarint(payload)?.checked_sub(1)?;
+            partitions = count(payload, cursor, partitions_left)?;
+            partitions_left -= partitions;
             if partitions == 0 {
                 no_tags(payload, cursor)?;
             }
         } else {
             break;
         }
-    }
-    if topics != 0 || partitions != 0 {
-        return None;
     }
     cursor.skip(4)?;
     no_tags(payload, cursor)
@@ -87,6 +85,13 @@ fn clean_partition<P: Payload + ?Sized>(payload: &P, cursor: &mut Cursor) -> Opt
     }
     cursor.skip(24)?;
     if cursor.take::<3, P>(payload)? == [1, 0, 0] { Some(()) } else { None }
+}
+
+/// Length of an array that isn't null, at most `most`.
+#[inline(always)]
+fn count<P: Payload + ?Sized>(payload: &P, cursor: &mut Cursor, most: u32) -> Option<u32> {
+    let n = cursor.short_uvarint(payload)?.checked_sub(1)?;
+    if n <= most { Some(n) } else { None }
 }
 
 #[inline(always)]

@@ -178,3 +178,7 @@ pub fn survey<P: Payload + ?Sized>(
     survey.remain = at - p.length;
     survey
 }
+
+#[cfg(test)]
+#[path = "walk_tests.rs"]
+mod tests;
