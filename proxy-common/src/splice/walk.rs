@@ -5,14 +5,16 @@
 //! The commit under the lock ([`super::ingress`]) takes it only if the state is the one it was made for. All or nothing:
 //! one frame that isn't the kernel's sends the whole packet to the daemon.
 
+use super::answers::{self, Clean, Look, Start};
 use super::arm::Armed;
 use super::notes::{Note, Notes};
 use super::payload::Payload;
 use super::policy::Policy;
+use super::requests;
 use super::segment::Arriving;
 use super::seq::InWire;
 use super::state::{Dir, Side};
-use super::{answers, requests};
+use crate::produce::MAX_PARTITIONS;
 
 /// Frame starts in one packet that are looked at; a packet with more goes to the daemon. Bounds the walk, and what a
 /// commit has to note under the lock.
@@ -46,7 +48,7 @@ pub struct Survey {
 
 /// Where a walk begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Start {
+struct Beginning {
     epoch: u32,
     from: InWire,
     frames: u32,
@@ -111,16 +113,132 @@ impl Survey {
 
 /// Where a walk of this packet would begin, if there is anything in it to walk.
 #[inline(always)]
-fn start(d: &Dir, armed: Option<Armed>, p: &Arriving) -> Option<Start> {
+fn start(d: &Dir, armed: Option<Armed>, p: &Arriving) -> Option<Beginning> {
     if p.length == 0 || p.fin() || p.urgent() || p.rst() || p.syn() || p.largest_piece() > p.room {
         return None;
     }
     if d.is_peer() {
-        return Some(Start { epoch: d.epoch, from: d.exp, frames: d.frames, remain: d.remain });
+        return Some(Beginning { epoch: d.epoch, from: d.exp, frames: d.frames, remain: d.remain });
     }
     let armed = armed?;
     let starts = armed.epoch == d.epoch && p.seq.0.wrapping_sub(d.k) == armed.at.0;
-    starts.then(|| Start { epoch: d.epoch.wrapping_add(1), from: p.seq, frames: armed.frames, remain: armed.remain })
+    starts.then(|| Beginning {
+        epoch: d.epoch.wrapping_add(1),
+        from: p.seq,
+        frames: armed.frames,
+        remain: armed.remain,
+    })
+}
+
+/// A walk under way. [`survey`] makes one at a go; the program keeps it in a map and has the kernel call
+/// [`Walk::step`], because the verifier would follow a loop through all its steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Walk {
+    survey: Survey,
+    /// Offset in the payload of the next frame's start.
+    at: u32,
+    /// Frame starts looked at.
+    nth: u32,
+    /// Bytes of the frame at `at` while `clean` is looking at it, else 0.
+    looking_at: u32,
+    clean: Clean,
+}
+
+impl Walk {
+    /// Steps after which every walk is over.
+    pub const STEPS: u32 = (MAX_FRAMES + 1) * (2 * MAX_PARTITIONS + 3);
+
+    /// Begins one.
+    #[must_use]
+    #[inline(always)]
+    pub fn begin(d: &Dir, p: &Arriving, armed: Option<Armed>) -> Self {
+        let nothing = Self { survey: Survey::NONE, at: p.length, nth: 0, looking_at: 0, clean: Clean::default() };
+        let Some(start) = start(d, armed, p) else { return nothing };
+        let old = start.from.since(p.seq);
+        if old >= p.length {
+            return nothing;
+        }
+        let survey = Survey {
+            forward: true,
+            epoch: start.epoch,
+            from: start.from,
+            frames_from: start.frames,
+            remain_from: start.remain,
+            length: p.length - old,
+            frames: start.frames,
+            ..Survey::NONE
+        };
+        Self { survey, at: old.wrapping_add(start.remain), ..nothing }
+    }
+
+    /// Reads a frame's start, or goes on looking at an answer. Whether there may be more.
+    #[inline(always)]
+    pub fn step<P: Payload + ?Sized>(
+        &mut self,
+        side: Side,
+        p: &Arriving,
+        payload: &P,
+        policy: &Policy,
+        notes: &Notes,
+    ) -> bool {
+        if self.looking_at != 0 {
+            return match self.clean.step(payload) {
+                Look::More => true,
+                Look::Clean => self.passes(self.looking_at),
+                Look::Unclean => self.fails(),
+            };
+        }
+        if !self.survey.forward || self.at >= p.length {
+            return false;
+        }
+        let index = self.survey.frames;
+        if self.nth >= MAX_FRAMES {
+            return self.fails();
+        }
+        match side {
+            Side::Client if notes.has_room(index) => match requests::read(payload, self.at, p.length, policy) {
+                Some(request) => {
+                    self.survey.put(self.nth, request.note);
+                    self.passes(request.length)
+                }
+                None => self.fails(),
+            },
+            Side::Client => self.fails(),
+            Side::Broker => match answers::read(payload, self.at, p.length, notes.get(index), policy) {
+                Start::Passes(length) => self.passes(length),
+                Start::IfClean(length, clean) => {
+                    (self.looking_at, self.clean) = (length, clean);
+                    true
+                }
+                Start::Daemons => self.fails(),
+            },
+        }
+    }
+
+    /// The frame at `at` is the kernel's.
+    #[inline(always)]
+    fn passes(&mut self, length: u32) -> bool {
+        self.at = self.at.wrapping_add(length);
+        self.survey.frames = self.survey.frames.wrapping_add(1);
+        self.nth += 1;
+        self.looking_at = 0;
+        true
+    }
+
+    /// It isn't.
+    #[inline(always)]
+    fn fails(&mut self) -> bool {
+        self.survey.forward = false;
+        self.looking_at = 0;
+        false
+    }
+
+    /// What it found.
+    #[inline(always)]
+    pub fn found(&mut self, p: &Arriving) -> &Survey {
+        self.survey.remain = self.at.wrapping_sub(p.length);
+        &self.survey
+    }
 }
 
 /// Walks a packet's frames.
@@ -135,48 +253,9 @@ pub fn survey<P: Payload + ?Sized>(
     policy: &Policy,
     notes: &Notes,
 ) -> Survey {
-    let Some(start) = start(d, armed, p) else { return Survey::NONE };
-    let old = start.from.since(p.seq);
-    if old >= p.length {
-        return Survey::NONE;
-    }
-    let mut survey = Survey {
-        forward: true,
-        epoch: start.epoch,
-        from: start.from,
-        frames_from: start.frames,
-        remain_from: start.remain,
-        length: p.length - old,
-        frames: start.frames,
-        ..Survey::NONE
-    };
-    // Offset in the payload of the next frame's start.
-    let mut at = old.wrapping_add(start.remain);
-    let mut nth = 0;
-    while at < p.length {
-        let index = survey.frames;
-        let length = if nth == MAX_FRAMES {
-            None
-        } else {
-            match side {
-                Side::Client if notes.has_room(index) => match requests::read(payload, at, p.length, policy) {
-                    Some(request) => {
-                        survey.put(nth, request.note);
-                        Some(request.length)
-                    }
-                    None => None,
-                },
-                Side::Client => None,
-                Side::Broker => answers::read(payload, at, p.length, notes.get(index), policy),
-            }
-        };
-        let Some(length) = length else { return Survey::NONE };
-        at = at.wrapping_add(length);
-        survey.frames = index.wrapping_add(1);
-        nth += 1;
-    }
-    survey.remain = at - p.length;
-    survey
+    let mut walk = Walk::begin(d, p, armed);
+    while walk.step(side, p, payload, policy, notes) {}
+    *walk.found(p)
 }
 
 #[cfg(test)]
