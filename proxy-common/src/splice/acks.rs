@@ -17,14 +17,22 @@ pub const fn ack_x(d: &Dir) -> InWire {
     }
 }
 
-/// The window field for X: what both x and Y have room for. In LOCAL, what y has in flight counts against Y's window, so
-/// that X has not been promised more than Y can take when the direction becomes PEER.
+/// The window field for X: what both x and Y have room for, but never less than was promised (RFC 9293, section 3.8.6.2.1:
+/// a sender whose window shrank below what it sent is out of step with everybody). In LOCAL, what y has in flight counts
+/// against Y's window, so that X is promised no more than Y can take when the direction becomes PEER.
 #[must_use]
 #[inline(always)]
 pub const fn win_x(d: &Dir) -> u32 {
     let in_flight = d.v_max.since(if d.is_clamped() { d.v0 } else { d.y_ack });
     let room = if d.is_peer() { d.y_win } else { d.y_win.saturating_sub(in_flight) };
-    window_field(if d.x_lwin < room { d.x_lwin } else { room }, d.x_scale)
+    let both = if d.x_lwin < room { d.x_lwin } else { room };
+    window_field(at_least(both, d.x_edge.ahead_of(ack_x(d))), d.x_scale)
+}
+
+/// `bytes`, or as many as were promised, if that is more.
+#[inline(always)]
+const fn at_least(bytes: u32, promised: i32) -> u32 {
+    if promised > 0 && promised as u32 > bytes { promised as u32 } else { bytes }
 }
 
 /// The right edge that [`ack_x`] and [`win_x`] tell X.
@@ -37,8 +45,7 @@ pub const fn edge_x(d: &Dir) -> InWire {
 /// Notes that X is told the edge of now.
 #[inline(always)]
 pub const fn tell_x(d: &mut Dir) {
-    d.x_told = edge_x(d);
-    d.x_edge = d.x_edge.latest(d.x_told);
+    d.x_edge = d.x_edge.latest(edge_x(d));
 }
 
 /// What a bare ACK to x has as its sequence number: the highest byte x has seen, within its window.
@@ -81,7 +88,7 @@ pub struct Told {
 }
 
 /// Y's acknowledgment `a` in y's terms. While it lies in the PEER segment y stands still at that point, and Y's window
-/// less what the segment will take of it is left.
+/// less what the segment will take of it is left; but never less than y was told.
 #[must_use]
 #[inline(always)]
 pub const fn for_y(d: &Dir, a: OutWire) -> Told {
@@ -95,7 +102,7 @@ pub const fn for_y(d: &Dir, a: OutWire) -> Told {
         (a.0.wrapping_sub(d.k), 0)
     };
     let ack = OutLocal(ack);
-    let window = window_field(d.y_win.saturating_sub(taken), d.y_scale);
+    let window = window_field(at_least(d.y_win.saturating_sub(taken), d.y_told.ahead_of(ack)), d.y_scale);
     Told { ack, window, edge: ack.plus(window_bytes(window, d.y_scale)) }
 }
 
@@ -104,6 +111,10 @@ pub const fn for_y(d: &Dir, a: OutWire) -> Told {
 pub const fn tell_y(d: &mut Dir, told: &Told) {
     if !told.ack.before(d.y_lacked) {
         d.y_lacked = told.ack;
-        d.y_told = told.edge;
+        d.y_told = d.y_told.latest(told.edge);
     }
 }
+
+#[cfg(test)]
+#[path = "acks_tests.rs"]
+mod tests;

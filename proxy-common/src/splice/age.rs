@@ -50,3 +50,7 @@ pub const fn age(d: &mut Dir) {
     d.pw = d.w0;
     d.pv = d.v0;
 }
+
+#[cfg(test)]
+#[path = "age_tests.rs"]
+mod tests;

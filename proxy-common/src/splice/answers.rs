@@ -56,6 +56,8 @@ pub struct Clean {
     topics: u32,
     /// Partitions of this topic that are still to come.
     partitions: u32,
+    /// Partitions that the other topics may have.
+    partitions_left: u32,
     /// Steps taken.
     steps: u32,
     topic_ids: bool,
@@ -81,8 +83,9 @@ impl Clean {
         cursor.end = cursor.at + size;
         cursor.skip(4)?;
         no_tags(payload, &mut cursor)?;
-        let topics = cursor.short_uvarint(payload)?.checked_sub(1)?;
-        Some(Self { at: cursor.at, end: cursor.end, topics, partitions: 0, steps: 0, topic_ids })
+        let topics = count(payload, &mut cursor, MAX_PARTITIONS)?;
+        let (at, end, partitions_left) = (cursor.at, cursor.end, MAX_PARTITIONS);
+        Some(Self { at, end, topics, partitions: 0, partitions_left, steps: 0, topic_ids })
     }
 
     /// Goes on.
@@ -117,7 +120,8 @@ impl Clean {
             } else {
                 cursor.skip_compact_string(payload)?;
             }
-            self.partitions = cursor.short_uvarint(payload)?.checked_sub(1)?;
+            self.partitions = count(payload, cursor, self.partitions_left)?;
+            self.partitions_left -= self.partitions;
         }
         if self.partitions == 0 { no_tags(payload, cursor) } else { Some(()) }
     }
@@ -140,6 +144,13 @@ fn clean_partition<P: Payload + ?Sized>(payload: &P, cursor: &mut Cursor) -> Opt
     }
     cursor.skip(24)?;
     if cursor.take::<3, P>(payload)? == [1, 0, 0] { Some(()) } else { None }
+}
+
+/// Length of an array that isn't null, at most `most`.
+#[inline(always)]
+fn count<P: Payload + ?Sized>(payload: &P, cursor: &mut Cursor, most: u32) -> Option<u32> {
+    let n = cursor.short_uvarint(payload)?.checked_sub(1)?;
+    if n <= most { Some(n) } else { None }
 }
 
 #[inline(always)]

@@ -30,7 +30,7 @@ pub fn egress(d: &mut Dir, e: &mut Dir, p: &Leaving) -> Departure {
         return departure;
     }
     // Y sends no duplicate acknowledgments for X's bytes, x must not make any up: it goes on when there is more to say.
-    if p.is_bare() && !p.rst() && advances && d.is_clamped() && p.sack_blocks == 0 && !edge_x(d).after(d.x_told) {
+    if p.is_bare() && !p.rst() && advances && d.is_clamped() && p.sack_blocks == 0 && !edge_x(d).after(d.x_edge) {
         departure.leaves = false;
         departure.reason = Reason::Withheld;
         return departure;
@@ -129,3 +129,7 @@ fn carries(e: &mut Dir, p: &Leaving, departure: &mut Departure) -> bool {
     e.v_max = e.v_max.latest(departure.wire.seq.plus(length));
     true
 }
+
+#[cfg(test)]
+#[path = "egress_tests.rs"]
+mod tests;

@@ -60,3 +60,7 @@ pub const fn judge(d: &Dir, e: &Dir, p: &Arriving) -> Judgement {
     }
     Judgement::Accept
 }
+
+#[cfg(test)]
+#[path = "gate_tests.rs"]
+mod tests;

@@ -133,7 +133,7 @@ fn acknowledge(e: &mut Dir, p: &Arriving) -> News {
         y_starves: told.edge.after(e.y_told) && e.y_told.ahead_of(e.s_max) < refresh,
         x_awaited,
         x_advanced: ack_x(e).after(was),
-        x_reopened: !e.is_peer() && edge_x(e).after(e.x_told) && e.x_told.ahead_of(e.reached()) < NEARLY_CLOSED,
+        x_reopened: !e.is_peer() && edge_x(e).after(e.x_edge) && e.x_edge.ahead_of(e.reached()) < NEARLY_CLOSED,
     }
 }
 
@@ -156,11 +156,13 @@ fn local_header(e: &mut Dir, seq: InLocal, told: &Told) -> LocalHeader {
 fn bare(d: &mut Dir, e: &mut Dir, p: &Arriving, verdict: &mut Verdict) {
     let news = acknowledge(e, p);
     if p.seq.before(d.reached()) && p.seq.before(ack_x(d)) {
-        // A probe of the window, or a keepalive. Both receivers answer, because either may be the one whose window
-        // holds X back, and the one it would not reach might never be asked again.
+        // A probe of the window, a keepalive, or the ACK of a host that has not heard of its own acknowledgments. Both
+        // receivers answer, because either may be the one whose window holds X back, and the one it would not reach
+        // might never be asked again. News for y go first: y reads none in what it must answer.
         verdict.route = Route::Both;
         verdict.reason = Reason::Probe;
-        verdict.local = provoke_x(d, e);
+        let news_for_y = news.y_waits && news.told.ack.after(e.y_lacked);
+        verdict.local = if news_for_y { local_header(e, bare_seq_x(d), &news.told) } else { provoke_x(d, e) };
         verdict.peer = wire_header(e, d.y_ack.minus(1));
         return;
     }
@@ -262,7 +264,11 @@ fn data(d: &mut Dir, e: &mut Dir, p: &Arriving, verdict: &mut Verdict) {
         Way::Local(shift) => {
             let seq = InLocal(p.seq.0.wrapping_sub(shift));
             verdict.route = Route::Local;
-            verdict.local = local_header(e, seq, &news.told);
+            verdict.local = LocalHeader { seq, ack: news.told.ack, window: news.told.window };
+            // x looks at no acknowledgment that comes with nothing but what it has acknowledged.
+            if !seq.plus(p.extent()).before(d.x_lack) {
+                tell_y(e, &news.told);
+            }
             if p.seq.before(d.reached()) && matches!(verdict.reason, Reason::Plain) {
                 verdict.reason = Reason::Again;
             }
@@ -305,3 +311,7 @@ fn data(d: &mut Dir, e: &mut Dir, p: &Arriving, verdict: &mut Verdict) {
     }
     verdict.route = if y_hears || x_asked { Route::Split } else { Route::Peer };
 }
+
+#[cfg(test)]
+#[path = "ingress_tests.rs"]
+mod tests;

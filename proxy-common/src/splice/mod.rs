@@ -82,6 +82,8 @@ pub mod segment;
 pub mod seq;
 pub mod state;
 pub mod switch;
+#[cfg(test)]
+mod testing;
 pub mod verdict;
 pub mod walk;
 pub mod word;

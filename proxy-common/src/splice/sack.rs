@@ -106,3 +106,7 @@ impl Map {
         (InWire(l), InWire(r))
     }
 }
+
+#[cfg(test)]
+#[path = "sack_tests.rs"]
+mod tests;

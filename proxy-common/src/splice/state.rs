@@ -80,8 +80,6 @@ pub struct Dir {
     pub x_scale: u32,
     /// Highest right edge ever told to X.
     pub x_edge: InWire,
-    /// Right edge told to X last.
-    pub x_told: InWire,
     /// Highest acknowledgment from Y.
     pub y_ack: OutWire,
     /// Its window, bytes.
@@ -92,7 +90,7 @@ pub struct Dir {
     pub y_wl: InWire,
     /// Highest acknowledgment given to y.
     pub y_lacked: OutLocal,
-    /// Right edge given to y last.
+    /// Highest right edge given to y.
     pub y_told: OutLocal,
     /// Highest end y sent.
     pub s_max: OutLocal,
@@ -116,7 +114,7 @@ pub struct Origin {
     pub x_scale: u32,
     /// Scale of Y's windows.
     pub y_scale: u32,
-    /// x's receive window (`tcpi_rcv_wnd`), bytes; what was told to X ends no further on.
+    /// x's receive window (`tcpi_rcv_wnd`), bytes: what X was told of it ends there.
     pub x_window: u32,
     /// x has received something out of order (`tcpi_rcv_ooopack`), and may hold it still. Then nobody knows how far it
     /// reaches: the direction can't become PEER before a window's worth was relayed.
@@ -155,7 +153,6 @@ impl Dir {
             x_lwin: o.x_window,
             x_scale: o.x_scale,
             x_edge: InWire(o.rcv_nxt).plus(o.x_window),
-            x_told: InWire(o.rcv_nxt).plus(o.x_window),
             y_ack: OutWire(acked),
             y_win: o.y_window,
             y_scale: o.y_scale,
@@ -258,12 +255,12 @@ pub struct Session {
 }
 
 const _: () = {
-    assert!(size_of::<Dir>() == 28 * 4);
+    assert!(size_of::<Dir>() == 27 * 4);
     assert!(size_of::<Leg>() == 18 * 4);
-    assert!(size_of::<Session>() == 2 * 72 + 2 * 112 + 2 * 24 + 1032);
+    assert!(size_of::<Session>() == 2 * 72 + 2 * 108 + 2 * 24 + 1032);
     assert!(size_of::<Session>().is_multiple_of(8));
     assert!(core::mem::offset_of!(Session, legs) == 0);
     assert!(core::mem::offset_of!(Session, dirs) == 144);
-    assert!(core::mem::offset_of!(Session, arms) == 368);
-    assert!(core::mem::offset_of!(Session, notes) == 416);
+    assert!(core::mem::offset_of!(Session, arms) == 360);
+    assert!(core::mem::offset_of!(Session, notes) == 408);
 };

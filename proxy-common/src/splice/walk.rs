@@ -257,3 +257,7 @@ pub fn survey<P: Payload + ?Sized>(
     while walk.step(side, p, payload, policy, notes) {}
     *walk.found(p)
 }
+
+#[cfg(test)]
+#[path = "walk_tests.rs"]
+mod tests;

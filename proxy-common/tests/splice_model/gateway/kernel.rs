@@ -231,7 +231,15 @@ impl Gateway {
 
     /// A packet leaves a local socket.
     pub(super) fn leave(&mut self, side: Side, mut segment: Segment) -> Option<(Host, Segment)> {
-        let Some(session) = &mut self.session else { return Some((host(side), segment)) };
+        let Some(session) = &mut self.session else {
+            let window = u32::from(segment.window) << self.configs[side.index()][0].scale;
+            let edge = segment.ack.wrapping_add(window);
+            let promised = &mut self.promised[side.index()];
+            if segment.has(ACK) && edge.wrapping_sub(*promised) as i32 > 0 {
+                *promised = edge;
+            }
+            return Some((host(side), segment));
+        };
         let p = Leaving {
             seq: OutLocal(segment.seq),
             ack: InLocal(segment.ack),

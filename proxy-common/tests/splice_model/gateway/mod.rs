@@ -92,12 +92,21 @@ pub(crate) struct Gateway {
     held: Vec<Held>,
     /// Whether a local socket received something out of order before the session began.
     had_early: [bool; 2],
+    /// The right edges that the local sockets told before it began.
+    promised: [u32; 2],
     outgoing: VecDeque<(Host, Segment)>,
     attacks_at: Option<Micros>,
     pub(crate) counts: Counts,
     pub(crate) wrong: Option<String>,
     trace: bool,
     calm: bool,
+}
+
+/// What a handshake tells of a socket's window.
+fn first_window(config: &Config) -> u32 {
+    let unit = 1 << config.scale;
+    let least = config.receive_buffer.min(config.window).next_multiple_of(unit);
+    (least as u32).min(u32::from(u16::MAX) << config.scale)
 }
 
 /// The local socket that faces a side.
@@ -130,6 +139,7 @@ impl Gateway {
         let sockets = [0, 1].map(|side| Endpoint::new(&configs[side][0], &configs[side][1]));
         let starts = [0, 1].map(|side: usize| (configs[side][1].seq, configs[1 - side][0].seq));
         let daemon = Daemon::new(starts, manner.first_index, rng.fork());
+        let promised = configs.each_ref().map(|[own, host]| host.seq.wrapping_add(first_window(own)));
         let attacks_at = (manner.attacks > 0).then_some(manner.attack_interval);
         Self {
             sockets,
@@ -141,6 +151,7 @@ impl Gateway {
             ledger: Ledger::default(),
             held: vec![],
             had_early: [false; 2],
+            promised,
             outgoing: VecDeque::new(),
             attacks_at,
             counts: Counts::default(),
@@ -199,7 +210,7 @@ impl Gateway {
                 unacked: y.unacked() as u32,
                 x_scale: u32::from(x_own.scale),
                 y_scale: u32::from(y_peer.scale),
-                x_window: (x_own.receive_buffer.max(x_own.window as usize).next_multiple_of(1 << x_own.scale)) as u32,
+                x_window: self.promised[side].wrapping_sub(x.rcv_nxt()),
                 x_had_early: self.had_early[side],
                 y_window: y.snd_wnd() as u32,
                 y_wl: y.rcv_nxt(),
