@@ -261,6 +261,12 @@ fn data(d: &mut Dir, e: &mut Dir, p: &Arriving, verdict: &mut Verdict) {
     let news = acknowledge(e, p);
     let mut keep = WHOLE;
     match way(d, p) {
+        // A FIN waits, and comes again: once x has it, x can be closed and gone before Y has the PEER segment, and its
+        // RST would answer X's retransmissions and destroy what only X still has.
+        Way::Local(_) if p.fin() && d.is_clamped() => {
+            verdict.reason = Reason::Fin;
+            return;
+        }
         Way::Local(shift) => {
             let seq = InLocal(p.seq.0.wrapping_sub(shift));
             verdict.route = Route::Local;

@@ -155,6 +155,20 @@ fn a_retransmission_goes_where_its_bytes_went_first() {
 }
 
 #[test]
+fn a_fin_does_not_reach_x_before_y_has_the_segment() {
+    let fin = |bench: &Bench| Segment { flags: ACK | FIN, ..bench.data(300, 20) };
+    let mut bench = Bench::opened(300, 300);
+    let verdict = bench.client(&fin(&bench), &[0; 20]);
+    assert_eq!((verdict.route, verdict.reason, bench.q.epoch), (Route::Drop, Reason::Fin, 2));
+    assert_eq!(bench.q.l_max.0, CLIENT);
+    bench.broker_acks(299);
+    assert_eq!(bench.client(&fin(&bench), &[0; 20]).route, Route::Drop);
+    bench.broker_acks(300);
+    let verdict = bench.client(&fin(&bench), &[0; 20]);
+    assert_eq!((verdict.route, to_local(&verdict), verdict.keep), (Route::Local, 0, WHOLE));
+}
+
+#[test]
 fn a_fin_behind_a_straddling_retransmission_is_left_for_later() {
     let mut bench = Bench::closed(300, 0);
     let p = Segment { flags: ACK | FIN, ..bench.data(250, 50) };

@@ -43,6 +43,31 @@ const SEEDS: u64 = 10_000;
 const MAX_EVENTS: usize = 500_000;
 const MAX_TIME: Micros = 3_600_000 * MILLI;
 
+/// What must happen in an ordinary run, or it proves less than it says.
+const HAPPENINGS: [&str; 21] = [
+    "opened",
+    "frame",
+    "hole",
+    "fin",
+    "reset",
+    "too large",
+    "again",
+    "straddling",
+    "probe",
+    "withheld",
+    "bad checksum",
+    "bad sequence",
+    "bad ack",
+    "bad reset",
+    "recalled",
+    "own request",
+    "→ untouched",
+    "→ local, bare",
+    "→ both",
+    "→ split",
+    "→ echo",
+];
+
 /// Runs a scenario; the error says what went wrong, be it a panic.
 fn run(scenario: &Scenario, trace: bool) -> Result<Counts, String> {
     std::panic::catch_unwind(|| simulate(scenario, trace))
@@ -167,4 +192,10 @@ fn every_byte_arrives_once_and_in_order_whatever_happens() {
     }
     let total = total.into_inner().expect("no panic");
     println!("{} seeds: {total:#?}", last - first);
+    if last - first >= SEEDS {
+        for what in HAPPENINGS {
+            assert!(total.reasons.get(what).is_some_and(|count| *count >= 100), "hardly ever: {what}");
+        }
+        assert!(total.frames > last - first, "too few frames were the kernel's");
+    }
 }
