@@ -37,6 +37,24 @@ id! {
     ApiKey(i16)
 }
 
+/// A topic's id in its cluster (KIP-516). All zeros: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TopicId(pub [u8; 16]);
+
+impl TopicId {
+    /// Whether it names a topic at all.
+    #[must_use]
+    pub fn is_some(self) -> bool {
+        self != Self::default()
+    }
+}
+
+impl fmt::Display for TopicId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
 impl ApiKey {
     /// Produce.
     pub const PRODUCE: Self = Self(0);
