@@ -5,5 +5,11 @@
 //!
 //! What is decided is pure and takes the time as an argument; what touches sockets is `writer`.
 
+mod hash;
+pub mod identity;
 pub mod ids;
+pub mod place;
 pub mod produce;
+pub mod rename;
+pub mod sample;
+pub mod select;
