@@ -5,11 +5,13 @@
 //!
 //! What is decided is pure and takes the time as an argument; what touches sockets is `writer`.
 
+pub mod account;
 mod hash;
 pub mod identity;
 pub mod ids;
 pub mod place;
 pub mod produce;
+pub mod purgatory;
 pub mod rename;
 pub mod sample;
 pub mod select;
