@@ -4,6 +4,7 @@
 //! `kafka` and `config` ← `upstream` ← `route` and `racks` ← `gateway` ← `admin` ← `handover` ← `cli`.
 
 pub mod admin;
+pub mod branch;
 pub mod cli;
 pub mod config;
 pub mod gateway;
