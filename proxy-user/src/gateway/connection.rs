@@ -610,6 +610,9 @@ impl Connection {
 
     /// Whether the connection has come to its end. Asked when nothing moves.
     fn over(&mut self, limits: &config::Limits) -> Option<CloseReason> {
+        if self.must_reach_first() {
+            return None;
+        }
         let in_flight = self.session.in_flight();
         if self.broker_eof && self.answers.waiting() == 0 {
             // A broker that closes because the client did, at once or within a frame, is not to blame.

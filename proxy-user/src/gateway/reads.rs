@@ -66,8 +66,9 @@ pub(crate) trait Reads {
     /// An answer came to its end.
     fn answered(&self, patcher: &AnswerPatcher);
 
-    /// When a broker that does not answer a request that came now is taken for dead.
-    fn patience(&self) -> Instant;
+    /// When a broker that does not even tell its versions to a client that came now is taken for dead. `None`: never, for
+    /// the client was not sent here to read.
+    fn patience(&self) -> Option<Instant>;
 
     /// Whether a broker that has not answered this Fetch yet is taken for dead.
     fn is_dead(&self, asked: &Asked, now: Instant) -> bool;
@@ -251,8 +252,10 @@ impl Reads for OnConnection<'_> {
         }
     }
 
-    fn patience(&self) -> Instant {
-        Instant::now() + self.settings.config.silence.0
+    fn patience(&self) -> Option<Instant> {
+        let (reader, now) = (self.reader(), Instant::now());
+        let was_sent = self.racks().book().sent_to(&reader, self.node, now).next().is_some();
+        was_sent.then(|| now + self.settings.config.silence.0)
     }
 
     fn is_dead(&self, asked: &Asked, now: Instant) -> bool {

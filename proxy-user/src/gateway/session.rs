@@ -117,6 +117,16 @@ enum AnswerState {
 /// Between two looks at a broker that is silent, but not for too long yet.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// What any broker may answer in the place of one that is out of reach: what a client needs to get on. Whatever else it
+/// asks, it asks of that very broker.
+const ANYWHERE: [ApiKey; 5] = [
+    ApiKey::API_VERSIONS,
+    ApiKey::SASL_HANDSHAKE,
+    ApiKey::SASL_AUTHENTICATE,
+    ApiKey::METADATA,
+    ApiKey::FIND_COORDINATOR,
+];
+
 /// Room for requests and events that an idle session keeps.
 const KEPT: usize = 8;
 
@@ -461,6 +471,9 @@ impl Session {
             Partial::NeedMore => return Ok(false),
             Partial::Malformed(what) => return Err(malformed(what)),
         };
+        if self.stands_in && !(plan == Plan::Route || ANYWHERE.contains(&head.key)) {
+            return Err(CloseReason::StoodIn);
+        }
         if !self.named {
             match header::client_id(body) {
                 Partial::Done(id) => {
@@ -483,7 +496,7 @@ impl Session {
                 self.shaking_hands = answer == AnswerPlan::Handshake && head.version == ApiVersion(0);
                 if answer != AnswerPlan::None {
                     let is_first = answer == AnswerPlan::ApiVersions;
-                    let patience = reads.filter(|_| is_first).map(Reads::patience);
+                    let patience = reads.filter(|_| is_first).and_then(Reads::patience);
                     self.pending.push_back(Pending { head, due: Due::Broker(answer), patience });
                 }
                 self.pass(requests, body_len);
