@@ -7,9 +7,14 @@
 
 pub mod admission;
 pub mod admit;
+pub mod checksum;
+pub mod flows;
 pub mod frame;
+pub mod headers;
 pub mod packet;
 pub mod produce;
 pub mod request;
+pub mod splice;
 pub mod steer;
+pub mod syn;
 pub mod tables;

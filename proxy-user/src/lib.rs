@@ -4,6 +4,7 @@
 //! `kafka` and `config` ← `upstream` ← `route` and `racks` ← `gateway` ← `admin` ← `handover` ← `cli`.
 
 pub mod admin;
+pub mod branch;
 pub mod cli;
 pub mod config;
 pub mod gateway;
@@ -14,5 +15,6 @@ pub mod log_gate;
 pub mod metrics;
 pub mod racks;
 pub mod route;
+pub mod splice;
 pub mod systemd;
 pub mod upstream;

@@ -77,19 +77,26 @@ fn cargo_for(compiler: Compiler) -> Run {
         .dir(workspace::root().join("proxy-ebpf"))
 }
 
-/// Builds the object and puts it where the daemon's build finds it; with `log`, programs that log what they refuse.
+/// The objects: programs around the gateway's sockets, and the splice.
+const OBJECTS: [&str; 2] = ["turnout-ebpf", "turnout-splice"];
+
+/// Builds the objects and puts them where the daemon's build finds them; with `log`, programs that log what they refuse.
 pub(crate) fn build(log: bool) -> Result<()> {
     let compiler = compiler().context("no compiler for the kernel programs")?;
     let build = cargo_for(compiler).args(["build", "--release", "--locked"]);
     if log { build.args(["--features", "log"]) } else { build }.go()?;
-    let built = workspace::root().join("proxy-ebpf/target/bpfel-unknown-none/release/turnout-ebpf");
+    OBJECTS.iter().try_for_each(|name| install(name))
+}
+
+fn install(name: &str) -> Result<()> {
+    let built = workspace::root().join("proxy-ebpf/target/bpfel-unknown-none/release").join(name);
     let object = fs::read(&built).with_context(|| format!("reading {}", built.display()))?;
-    let place = workspace::kernel_object();
+    let place = workspace::kernel_objects().join(name);
     // An object that is the same keeps its time, or the daemon would be built again.
     if fs::read(&place).is_ok_and(|there| there == object) {
         return Ok(());
     }
-    fs::create_dir_all(place.parent().expect("in a folder"))?;
+    fs::create_dir_all(workspace::kernel_objects())?;
     let draft = place.with_extension("new");
     fs::write(&draft, object)
         .and_then(|()| fs::rename(&draft, &place))

@@ -19,7 +19,12 @@ pub(crate) fn turnout() -> PathBuf {
 
 /// The kernel object that the daemon's build script embeds; the same path whatever CARGO_TARGET_DIR says.
 pub(crate) fn kernel_object() -> PathBuf {
-    root().join("target/bpf/turnout-ebpf")
+    kernel_objects().join("turnout-ebpf")
+}
+
+/// The folder where all of them are.
+pub(crate) fn kernel_objects() -> PathBuf {
+    root().join("target/bpf")
 }
 
 /// Fetched artifacts, run directories, lists: everything that isn't cargo's and may be deleted.

@@ -78,7 +78,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         match self.bytes[self.at..].first_chunk::<N>() {
             Some(chunk) => {
                 self.at += N;
@@ -159,10 +159,15 @@ impl<'a> Reader<'a> {
 
     /// Bytes or records that may be null, skipped.
     pub(crate) fn skip_bytes(&mut self) -> Result<()> {
-        if let Some(n) = self.length(true)? {
-            self.take(n as usize)?;
-        }
-        Ok(())
+        self.nullable_bytes().map(drop)
+    }
+
+    /// Where bytes or records lie that may be null.
+    pub(crate) fn nullable_bytes(&mut self) -> Result<Option<Range<usize>>> {
+        let Some(n) = self.length(true)? else { return Ok(None) };
+        let start = self.at;
+        self.take(n as usize)?;
+        Ok(Some(start..self.at))
     }
 
     /// Length of an array; null counts as empty. Every element of every schema has at least one byte.

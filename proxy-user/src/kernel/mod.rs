@@ -26,7 +26,7 @@ mod view;
 pub use doctor::{Finding, findings, findings_for};
 pub use edge::KernelEdge;
 pub use error::EdgeError;
-pub use object::object;
+pub use object::{object, splice_object};
 pub use pins::prepare;
 pub use source::KernelSource;
 pub use standalone::{attach, detach};

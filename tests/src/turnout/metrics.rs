@@ -34,7 +34,8 @@ impl Metrics {
         let carries = |sample: &&Sample| {
             sample.name == name && labels.iter().all(|(key, value)| sample.labels.get(*key).is_some_and(|v| v == value))
         };
-        self.samples.iter().filter(carries).map(|sample| sample.value).sum()
+        // An empty sum is −0.
+        self.samples.iter().filter(carries).map(|sample| sample.value).sum::<f64>() + 0.0
     }
 
     /// Number of series, to check their bound.

@@ -30,6 +30,7 @@ use crate::{paths, wait};
 
 pub use builder::GatewayBuilder;
 pub use metrics::Metrics;
+pub use pins::PinFolder;
 
 /// Name of the virtual cluster in a generated config.
 pub const VIRTUAL_CLUSTER: &str = "virtual";

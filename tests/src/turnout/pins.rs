@@ -23,11 +23,12 @@ fn clear_leftovers() {
 
 /// A folder on the bpffs that no other gateway has; what is pinned in it is taken off when this is dropped.
 #[derive(Debug)]
-pub(super) struct PinFolder(PathBuf);
+pub struct PinFolder(PathBuf);
 
 impl PinFolder {
-    /// A name; the gateway makes the folder.
-    pub(super) fn reserve() -> Self {
+    /// A name; whoever pins something makes the folder.
+    #[must_use]
+    pub fn reserve() -> Self {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         static PREPARE: Once = Once::new();
         PREPARE.call_once(clear_leftovers);
@@ -35,8 +36,16 @@ impl PinFolder {
         Self(Path::new(BPFFS).join(format!("{PREFIX}{}-{number}", std::process::id())))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// Where in it the edge's pins are that are in use.
+    #[must_use]
+    pub fn edge(&self) -> PathBuf {
+        self.0.join("edge")
     }
 }
 

@@ -266,7 +266,7 @@ fn who_was_refused_is_remembered_by_address_cluster_and_reason() {
         assert!(all.iter().all(|r| r.last_ms_ago < 60_000), "{all:?}");
         assert_eq!(edge.refused_sources(1).len(), 1);
         assert_eq!(
-            turnout::kernel::refused(&pin.0, 10).expect("readable").expect("pinned").len(),
+            turnout::kernel::refused(pin.path(), 10).expect("readable").expect("pinned").len(),
             3,
             "without the lock"
         );

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use harness::netns::Netns;
 use harness::process::Process;
+use harness::turnout::PinFolder;
 use turnout::gateway::edge::{Edge as _, Reason};
 use turnout::kernel::{self, EdgeError, KernelEdge};
 
 use crate::need_programs;
 use crate::packets::{SYN, tcp};
-use crate::support::{Pin, gone, inside, listener, open, pinned_objects, ports, refused, rules, xdp_of};
+use crate::support::{gone, inside, listener, open, pinned_objects, ports, refused, rules, xdp_of};
 use crate::test_run::{XDP_DROP, object_at, run_xdp};
 
 /// A veth pair in the namespace, both ends up.
@@ -24,14 +25,14 @@ fn veth(netns: &Netns, near: &str, far: &str) {
     }
 }
 
-fn marker(pin: &Pin) -> std::path::PathBuf {
+fn marker(pin: &PinFolder) -> std::path::PathBuf {
     let entries = fs::read_dir(pin.edge()).expect("pinned");
     let mut folders = entries.map(|e| e.expect("an entry").path()).filter(|p| p.is_dir());
     folders.next().expect("the layout's mark")
 }
 
 /// Makes the pins look like those of a version with another layout.
-fn age(pin: &Pin) {
+fn age(pin: &PinFolder) {
     let marker = marker(pin);
     fs::rename(&marker, marker.with_file_name("layout-0000000000000000")).expect("renamed");
 }
@@ -120,7 +121,7 @@ fn another_layout_gets_fresh_tables_which_are_filled_before_they_are_used() {
         let now = pinned_objects(&pin.edge());
         assert!(links.iter().all(|link| now.contains(link)), "the same links, never let go: {links:?} {now:?}");
         assert!(marker(pin).file_name().expect("a name") != "layout-0000000000000000");
-        assert_eq!(fs::read_dir(&pin.0).expect("there").count(), 1, "no draft is left");
+        assert_eq!(fs::read_dir(pin.path()).expect("there").count(), 1, "no draft is left");
         let replaced: Vec<_> = old_objects.into_iter().filter(|o| !links.contains(o)).collect();
         gone(&replaced);
         let frame = tcp("192.0.2.7:1", "10.0.0.1:9092", SYN).bytes();
@@ -144,7 +145,7 @@ fn pins_that_are_not_what_they_say_are_not_trusted() {
         edge.set_admission(&rules(&[], &[], Some((5, 5)))).expect("a table that fits");
         edge.set_sockets(&[]).expect("sockets");
         let names: Vec<_> = pinned_objects(&pin.edge()).into_iter().filter(|o| o.0 == "SETTINGS").collect();
-        assert!(!names.is_empty() && fs::read_dir(&pin.0).expect("there").count() == 1);
+        assert!(!names.is_empty() && fs::read_dir(pin.path()).expect("there").count() == 1);
     });
 }
 
@@ -153,17 +154,17 @@ fn a_second_daemon_is_refused_and_told_who_holds_the_pins() {
     need_programs!();
     inside("two", |_, pin| {
         let first = open(pin);
-        let refused = KernelEdge::open(&pin.0).expect_err("one owner");
+        let refused = KernelEdge::open(pin.path()).expect_err("one owner");
         assert!(matches!(refused, EdgeError::Held { .. }), "{refused}");
         assert!(refused.to_string().contains(&format!("process {}", std::process::id())), "{refused}");
-        let refused = kernel::detach(&pin.0, false).expect_err("not under a daemon");
+        let refused = kernel::detach(pin.path(), false).expect_err("not under a daemon");
         assert!(matches!(refused, EdgeError::Held { .. }), "{refused}");
 
         // A planned hand-over: the lock goes along, and the first one touches nothing any more.
         let lock = first.lock_fd().expect("a descriptor").expect("held");
         first.release();
-        assert!(matches!(KernelEdge::open(&pin.0), Err(EdgeError::Held { .. })), "locked all the while");
-        let second = KernelEdge::open_with_lock(&pin.0, lock).expect("handed over");
+        assert!(matches!(KernelEdge::open(pin.path()), Err(EdgeError::Held { .. })), "locked all the while");
+        let second = KernelEdge::open_with_lock(pin.path(), lock).expect("handed over");
         let too_late = first.set_ports(&ports(&[])).expect_err("released");
         assert!(too_late.to_string().contains("handed over"), "{too_late:#}");
         second.set_ports(&ports(&[("0.0.0.0:9092", 1, true)])).expect("the new owner's");
@@ -176,11 +177,11 @@ fn a_second_daemon_is_refused_and_told_who_holds_the_pins() {
 fn a_descriptor_of_something_else_is_no_lock() {
     need_programs!();
     inside("badlock", |_, pin| {
-        let other = Pin::new();
+        let other = PinFolder::reserve();
         drop(open(&other));
         drop(open(pin));
-        let folder = fs::File::open(&other.0).expect("a folder");
-        let refused = KernelEdge::open_with_lock(&pin.0, folder.into()).expect_err("another folder's");
+        let folder = fs::File::open(other.path()).expect("a folder");
+        let refused = KernelEdge::open_with_lock(pin.path(), folder.into()).expect_err("another folder's");
         assert!(matches!(refused, EdgeError::WrongLock(_)), "{refused}");
     });
 }
@@ -190,7 +191,7 @@ fn what_a_crashed_attempt_left_is_cleared() {
     need_programs!();
     inside("crash", |_, pin| {
         drop(open(pin));
-        let draft = pin.0.join("new-1");
+        let draft = pin.path().join("new-1");
         fs::create_dir(&draft).expect("a folder");
         fs::create_dir(draft.join("layout-1")).expect("a folder");
         for (name, at) in [("PORTS", draft.join("PORTS")), ("turnout_admit", pin.edge().join("turnout_admit-next"))] {
@@ -219,15 +220,15 @@ fn a_crash_before_the_switch_leaves_the_old_tables_in_force() {
             new.set_ports(&ports(&[("0.0.0.0:9093", 1, true)])).expect("ports");
             // Nothing more comes: its draft stays behind, as after a kill.
             drop(new);
-            assert_eq!(fs::read_dir(&pin.0).expect("there").count(), 2, "a draft beside what is in use");
+            assert_eq!(fs::read_dir(pin.path()).expect("there").count(), 2, "a draft beside what is in use");
             assert_eq!(pinned_objects(&pin.edge()), before);
             TcpStream::connect("127.0.0.1:9092").expect("the old port");
             TcpStream::connect("127.0.0.1:9093").expect_err("not the new one");
         }
-        let status = kernel::attach(&pin.0, None).expect("without a daemon the fresh tables are used as they are");
+        let status = kernel::attach(pin.path(), None).expect("without a daemon the fresh tables are used as they are");
         assert!(status.steering);
         TcpStream::connect("127.0.0.1:9092").expect_err("they are empty: not ours, and nobody listens");
-        assert_eq!(fs::read_dir(&pin.0).expect("there").count(), 1);
+        assert_eq!(fs::read_dir(pin.path()).expect("there").count(), 1);
     });
 }
 
@@ -257,7 +258,7 @@ fn pins_taken_away_under_a_daemon_by_force_are_said_to_be_gone() {
         veth(netns, "near", "far");
         let edge = open(pin);
         edge.set_interfaces(Some(&["far".to_owned()]));
-        assert!(kernel::detach(&pin.0, true).expect("by force"));
+        assert!(kernel::detach(pin.path(), true).expect("by force"));
         assert_eq!(xdp_of(netns, "far"), None);
         edge.upkeep();
         let status = edge.status();
@@ -281,12 +282,12 @@ fn pins_taken_away_under_a_daemon_by_force_are_said_to_be_gone() {
 fn detaching_leaves_nothing_also_after_a_kill() {
     need_programs!();
     let netns = Netns::create("killed").expect("a namespace");
-    let pin = Pin::new();
+    let pin = PinFolder::reserve();
     veth(&netns, "near", "far");
     let qdiscs = || netns.run(|| run("tc", &["qdisc", "show"])).expect("inside");
     let before = qdiscs();
     let mut command = Command::new(env!("CARGO_BIN_EXE_edge-holder"));
-    command.arg(&pin.0).arg("far").stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.arg(pin.path()).arg("far").stdin(Stdio::piped()).stdout(Stdio::piped());
     let holder = Process::spawn("edge-holder", command, Some(&netns), None).expect("started");
     let (_stdin, stdout) = holder.take_pipes().expect("pipes");
     let mut line = String::new();
@@ -309,12 +310,12 @@ fn detaching_leaves_nothing_also_after_a_kill() {
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "refused at once, not black-holed");
     assert_eq!(xdp_of(&netns, "far"), Some("native"), "admission outlives the daemon");
 
-    assert!(netns.run(|| kernel::detach(&pin.0, false)).expect("inside").expect("nobody holds it now"));
+    assert!(netns.run(|| kernel::detach(pin.path(), false)).expect("inside").expect("nobody holds it now"));
     assert_eq!(xdp_of(&netns, "far"), None);
     gone(&objects);
-    assert!(!pin.0.exists());
+    assert!(!pin.path().exists());
     assert_eq!(qdiscs(), before);
-    assert!(!kernel::detach(&pin.0, false).expect("a second detach is no error"));
+    assert!(!kernel::detach(pin.path(), false).expect("a second detach is no error"));
 }
 
 #[test]
@@ -322,21 +323,21 @@ fn attaching_without_a_daemon_lets_everything_pass_and_detaching_ends_it() {
     need_programs!();
     inside("attach", |netns, pin| {
         veth(netns, "near", "far");
-        let status = kernel::attach(&pin.0, Some(&["far".to_owned(), "nosuch0".to_owned()])).expect("attached");
+        let status = kernel::attach(pin.path(), Some(&["far".to_owned(), "nosuch0".to_owned()])).expect("attached");
         assert!(status.steering, "{status:?}");
         let modes: Vec<_> = status.interfaces.iter().map(|i| (i.name.as_str(), i.mode)).collect();
         assert_eq!(modes, [("far", Some("native")), ("nosuch0", None)]);
         assert!(status.interfaces[1].reason.as_deref().expect("a reason").contains("no such interface"));
-        assert_eq!(kernel::status(&pin.0).interfaces.len(), 1, "anybody can look");
-        assert_eq!(kernel::status(&pin.0).layout, status.layout);
-        assert!(kernel::counters(&pin.0).expect("readable").expect("pinned").is_empty());
+        assert_eq!(kernel::status(pin.path()).interfaces.len(), 1, "anybody can look");
+        assert_eq!(kernel::status(pin.path()).layout, status.layout);
+        assert!(kernel::counters(pin.path()).expect("readable").expect("pinned").is_empty());
         let service = listener("127.0.0.1:0");
         TcpStream::connect(service.local_addr().expect("bound")).expect("a service of the host");
         let objects = pinned_objects(&pin.edge());
-        assert!(kernel::detach(&pin.0, false).expect("detached"));
+        assert!(kernel::detach(pin.path(), false).expect("detached"));
         gone(&objects);
-        assert!(!pin.0.exists());
-        assert!(kernel::counters(&pin.0).expect("readable").is_none());
+        assert!(!pin.path().exists());
+        assert!(kernel::counters(pin.path()).expect("readable").is_none());
     });
 }
 
@@ -398,8 +399,8 @@ fn an_interface_with_anothers_program_is_left_to_it_and_said_so() {
     need_programs!();
     inside("taken", |netns, pin| {
         veth(netns, "near", "far");
-        let other = Pin::new();
-        kernel::attach(&other.0, Some(&["far".to_owned()])).expect("attached");
+        let other = PinFolder::reserve();
+        kernel::attach(other.path(), Some(&["far".to_owned()])).expect("attached");
         let edge = open(pin);
         edge.set_interfaces(Some(&["far".to_owned()]));
         let status = edge.status();
@@ -408,7 +409,7 @@ fn an_interface_with_anothers_program_is_left_to_it_and_said_so() {
             status.interfaces[0].reason.as_deref().expect("a reason").contains("another XDP program"),
             "{status:?}"
         );
-        assert!(kernel::detach(&other.0, false).expect("detached"));
+        assert!(kernel::detach(other.path(), false).expect("detached"));
         edge.upkeep();
         assert_eq!(edge.status().interfaces[0].mode, Some("native"), "tried again by the upkeep");
         assert!(edge.lock_fd().expect("a descriptor").is_some_and(|fd| fd.as_raw_fd() >= 0));

@@ -34,12 +34,12 @@ fn a_user_with_the_three_capabilities_does_everything_once_the_folder_is_prepare
     inside("user", |netns, pin| {
         netns.ip(&["link", "add", "near", "type", "veth", "peer", "name", "far"]).expect("veth");
         netns.ip(&["link", "set", "far", "up"]).expect("up");
-        kernel::prepare(&pin.0, USER, USER).expect("prepared");
+        kernel::prepare(pin.path(), USER, USER).expect("prepared");
         let open_as_user = || {
             std::thread::scope(|scope| {
                 let work = scope.spawn(|| {
                     become_user(&NEEDED);
-                    let edge = KernelEdge::open(&pin.0).map_err(anyhow::Error::new)?;
+                    let edge = KernelEdge::open(pin.path()).map_err(anyhow::Error::new)?;
                     edge.set_ports(&ports(&[("0.0.0.0:9092", 1, true)]))?;
                     edge.set_admission(&rules(&["192.0.2.0/24"], &[], None))?;
                     let socket = listener("127.0.0.1:0");
@@ -58,8 +58,8 @@ fn a_user_with_the_three_capabilities_does_everything_once_the_folder_is_prepare
         let again = open_as_user().unwrap_or_else(|e| panic!("an upgrade: {e:#}")).0;
         assert_ne!(again.programs["turnout_admit"].0, status.programs["turnout_admit"].0);
         // A start as root in between, then as the user again.
-        drop(KernelEdge::open(&pin.0).expect("as root"));
-        kernel::prepare(&pin.0, USER, USER).expect("prepared again");
+        drop(KernelEdge::open(pin.path()).expect("as root"));
+        kernel::prepare(pin.path(), USER, USER).expect("prepared again");
         open_as_user().unwrap_or_else(|e| panic!("after root: {e:#}"));
     });
 }
@@ -69,12 +69,12 @@ fn without_one_of_the_three_it_is_refused_with_a_reason() {
     need_programs!();
     for lacking in NEEDED {
         inside("lacking", |_, pin| {
-            kernel::prepare(&pin.0, USER, USER).expect("prepared");
+            kernel::prepare(pin.path(), USER, USER).expect("prepared");
             let refused = std::thread::scope(|scope| {
                 let work = scope.spawn(|| {
                     let rest: Vec<_> = NEEDED.into_iter().filter(|&c| c != lacking).collect();
                     become_user(&rest);
-                    KernelEdge::open(&pin.0).map(drop)
+                    KernelEdge::open(pin.path()).map(drop)
                 });
                 work.join().expect("no panic").expect_err("one is lacking")
             });
@@ -89,11 +89,11 @@ fn without_one_of_the_three_it_is_refused_with_a_reason() {
 fn a_folder_that_is_not_the_users_is_refused_with_the_step_that_helps() {
     need_programs!();
     inside("notmine", |_, pin| {
-        kernel::prepare(&pin.0, USER + 1, USER + 1).expect("prepared for somebody else");
+        kernel::prepare(pin.path(), USER + 1, USER + 1).expect("prepared for somebody else");
         let refused = std::thread::scope(|scope| {
             let work = scope.spawn(|| {
                 become_user(&NEEDED);
-                KernelEdge::open(&pin.0).map(drop)
+                KernelEdge::open(pin.path()).map(drop)
             });
             work.join().expect("no panic").expect_err("not this user's")
         });
@@ -134,14 +134,14 @@ fn a_bpffs_is_mounted_where_there_is_none_and_only_by_who_may() {
             let refused = std::thread::scope(|scope| {
                 let work = scope.spawn(|| {
                     become_user(&NEEDED);
-                    KernelEdge::open(&pin.0).map(drop)
+                    KernelEdge::open(pin.path()).map(drop)
                 });
                 work.join().expect("no panic").expect_err("mounting takes more")
             });
             assert!(refused.to_string().contains("mount -t bpf bpf /sys/fs/bpf"), "{refused}");
-            drop(KernelEdge::open(&pin.0).expect("root mounts it"));
+            drop(KernelEdge::open(pin.path()).expect("root mounts it"));
             assert!(pin.edge().join("PORTS").exists());
-            assert!(kernel::detach(&pin.0, false).expect("detached"));
+            assert!(kernel::detach(pin.path(), false).expect("detached"));
         });
     });
 }
@@ -156,13 +156,13 @@ fn a_bpffs_that_is_closed_to_others_as_systemd_mounts_it_is_opened_for_passing_t
             // SAFETY: every string ends in NUL and outlives the call.
             let mounted = unsafe { libc::mount(kind.as_ptr(), at.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast()) };
             assert_eq!(mounted, 0, "{}", io::Error::last_os_error());
-            kernel::prepare(&pin.0, USER, USER).expect("prepared");
+            kernel::prepare(pin.path(), USER, USER).expect("prepared");
             std::thread::scope(|scope| {
                 let work = scope.spawn(|| {
                     become_user(&NEEDED);
                     assert!(std::fs::read_dir("/sys/fs/bpf").is_err(), "what others pinned isn't listed");
-                    drop(KernelEdge::open(&pin.0).expect("its own folder is reached"));
-                    kernel::detach(&pin.0, false).expect("detached")
+                    drop(KernelEdge::open(pin.path()).expect("its own folder is reached"));
+                    kernel::detach(pin.path(), false).expect("detached")
                 });
                 assert!(work.join().expect("no panic"));
             });
@@ -176,9 +176,9 @@ fn the_programs_load_with_these_capabilities_effective_and_no_other() {
     need_programs!();
     inside("raised", |_, pin| {
         // Root without its rights over files: the folder is root's, and the bpffs is mounted already.
-        kernel::prepare(&pin.0, 0, 0).expect("prepared");
+        kernel::prepare(pin.path(), 0, 0).expect("prepared");
         raise_only(NEEDED).expect("root may");
-        let opened = KernelEdge::open(&pin.0);
+        let opened = KernelEdge::open(pin.path());
         raise_only((0..41).filter_map(known)).expect("root may");
         opened.expect("three are enough");
     });

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 use std::time::Duration;
 
 use harness::netns::Netns;
+use harness::turnout::PinFolder;
 use harness::wait;
 use turnout::gateway::edge::{AdmissionRules, EdgeCounters, NewConnections, Port, PortTable, Reason, Slot};
-use turnout::kernel::{self, KernelEdge};
+use turnout::kernel::KernelEdge;
 
 use proxy_common::admission::{Prefix, Rate};
 
@@ -26,42 +26,16 @@ macro_rules! need_programs {
     };
 }
 
-/// A folder for pins under the system's bpffs, cleared when the test ends.
-#[derive(Debug)]
-pub(crate) struct Pin(pub(crate) PathBuf);
-
-impl Pin {
-    /// A new one; nothing is created yet.
-    pub(crate) fn new() -> Self {
-        static COUNTER: AtomicU32 = AtomicU32::new(0);
-        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-        Self(PathBuf::from(format!("/sys/fs/bpf/turnout-test-{}-{number}", std::process::id())))
-    }
-
-    /// The folder that is in use.
-    pub(crate) fn edge(&self) -> PathBuf {
-        self.0.join("edge")
-    }
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        if let Err(error) = kernel::detach(&self.0, true) {
-            eprintln!("clearing {}: {error}", self.0.display());
-        }
-    }
-}
-
 /// Runs a test's body inside a fresh network namespace.
-pub(crate) fn inside<T: Send>(role: &str, body: impl FnOnce(&Netns, &Pin) -> T + Send) -> T {
+pub(crate) fn inside<T: Send>(role: &str, body: impl FnOnce(&Netns, &PinFolder) -> T + Send) -> T {
     let netns = Netns::create(role).expect("a network namespace");
-    let pin = Pin::new();
+    let pin = PinFolder::reserve();
     netns.run(|| body(&netns, &pin)).expect("the body ran")
 }
 
 /// The edge, opened.
-pub(crate) fn open(pin: &Pin) -> KernelEdge {
-    KernelEdge::open(&pin.0).unwrap_or_else(|e| panic!("{:#}", anyhow::Error::new(e)))
+pub(crate) fn open(pin: &PinFolder) -> KernelEdge {
+    KernelEdge::open(pin.path()).unwrap_or_else(|e| panic!("{:#}", anyhow::Error::new(e)))
 }
 
 /// A table of ports from `address:port`, slot and whether something answers there.

@@ -6,11 +6,12 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use harness::netns::Netns;
+use harness::turnout::PinFolder;
 use turnout::gateway::edge::{Edge as _, Port, PortTable, Reason, Slot};
 use turnout::kernel::KernelEdge;
 
 use crate::need_programs;
-use crate::support::{Pin, listener, open, ports, refused, rules, xdp_of};
+use crate::support::{listener, open, ports, refused, rules, xdp_of};
 
 const G4: &str = "10.80.0.1";
 const G6: &str = "[fd80::1]";
@@ -19,7 +20,7 @@ const G6: &str = "[fd80::1]";
 struct World {
     client: Netns,
     gateway: Netns,
-    pin: Pin,
+    pin: PinFolder,
 }
 
 impl World {
@@ -36,7 +37,7 @@ impl World {
                 .expect("an address");
         }
         client.ip(&["address", "add", "10.80.0.3/24", "dev", "eth0"]).expect("a second address");
-        Self { client, gateway, pin: Pin::new() }
+        Self { client, gateway, pin: PinFolder::reserve() }
     }
 
     fn open(&self) -> KernelEdge {

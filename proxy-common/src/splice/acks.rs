@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT OR GPL-2.0-only
+//! Acknowledgments and windows, both ways. What goes on a wire is a function of the state, never of the packet that
+//! carries it (invariant 3).
+
+use super::segment::Arriving;
+use super::seq::{InLocal, InWire, OutLocal, OutWire, window_bytes, window_field};
+use super::state::Dir;
+
+/// The acknowledgment for X: in PEER Y's, in LOCAL x's, held back while Y lacks part of the last PEER segment.
+#[must_use]
+#[inline(always)]
+pub const fn ack_x(d: &Dir) -> InWire {
+    if d.awaits_peer() {
+        if d.y_ack.after(d.pv) { d.original(d.y_ack) } else { d.pw }
+    } else {
+        InWire(d.x_lack.0.wrapping_add(d.k))
+    }
+}
+
+/// The window field for X: what both x and Y have room for, but never less than was promised (RFC 9293, section 3.8.6.2.1:
+/// a sender whose window shrank below what it sent is out of step with everybody). In LOCAL, what y has in flight counts
+/// against Y's window, so that X is promised no more than Y can take when the direction becomes PEER.
+#[must_use]
+#[inline(always)]
+pub const fn win_x(d: &Dir) -> u32 {
+    let in_flight = d.v_max.since(if d.is_clamped() { d.v0 } else { d.y_ack });
+    let room = if d.is_peer() { d.y_win } else { d.y_win.saturating_sub(in_flight) };
+    let both = if d.x_lwin < room { d.x_lwin } else { room };
+    window_field(at_least(both, d.x_edge.ahead_of(ack_x(d))), d.x_scale)
+}
+
+/// `bytes`, or as many as were promised, if that is more.
+#[inline(always)]
+const fn at_least(bytes: u32, promised: i32) -> u32 {
+    if promised > 0 && promised as u32 > bytes { promised as u32 } else { bytes }
+}
+
+/// The right edge that [`ack_x`] and [`win_x`] tell X.
+#[must_use]
+#[inline(always)]
+pub const fn edge_x(d: &Dir) -> InWire {
+    ack_x(d).plus(window_bytes(win_x(d), d.x_scale))
+}
+
+/// Notes that X is told the edge of now.
+#[inline(always)]
+pub const fn tell_x(d: &mut Dir) {
+    d.x_edge = d.x_edge.latest(edge_x(d));
+}
+
+/// What a bare ACK to x has as its sequence number: the highest byte x has seen, within its window.
+#[must_use]
+#[inline(always)]
+pub const fn bare_seq_x(d: &Dir) -> InLocal {
+    if d.is_peer() { d.lpos } else { d.l_max.earliest(d.x_lack.plus(d.x_lwin)) }
+}
+
+/// What a bare ACK to Y has as its sequence number: the highest byte sent to Y, within its window.
+#[must_use]
+#[inline(always)]
+pub const fn bare_seq_y(d: &Dir) -> OutWire {
+    d.v_max.earliest(d.y_ack.plus(d.y_win))
+}
+
+/// Takes in what a packet from Y acknowledges, and Y's window where the packet is the latest to tell (as Linux does:
+/// `tcp_may_update_window`). The gate has accepted it.
+#[inline(always)]
+pub const fn learn(d: &mut Dir, p: &Arriving) {
+    let window = window_bytes(p.window, d.y_scale);
+    let newer = p.ack.after(d.y_ack)
+        || p.ack.0 == d.y_ack.0 && (p.seq.after(d.y_wl) || p.seq.0 == d.y_wl.0 && (window > d.y_win || window == 0));
+    if newer {
+        d.y_ack = p.ack;
+        d.y_win = window;
+        d.y_wl = p.seq;
+    }
+}
+
+/// What local y is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Acknowledgment; never beyond what y sent (invariant 4).
+    pub ack: OutLocal,
+    /// Window field.
+    pub window: u32,
+    /// The right edge the two make.
+    pub edge: OutLocal,
+}
+
+/// Y's acknowledgment `a` in y's terms. While it lies in the PEER segment y stands still at that point, and Y's window
+/// less what the segment will take of it is left; but never less than y was told.
+#[must_use]
+#[inline(always)]
+pub const fn for_y(d: &Dir, a: OutWire) -> Told {
+    let (ack, taken) = if a.before(d.pv) {
+        (a.0.wrapping_sub(d.k_old), 0)
+    } else if a.before(d.peer_end()) {
+        (d.s0.0, d.peer_end().since(a))
+    } else if d.is_peer() {
+        (d.s0.0, 0)
+    } else {
+        (a.0.wrapping_sub(d.k), 0)
+    };
+    let ack = OutLocal(ack);
+    let window = window_field(at_least(d.y_win.saturating_sub(taken), d.y_told.ahead_of(ack)), d.y_scale);
+    Told { ack, window, edge: ack.plus(window_bytes(window, d.y_scale)) }
+}
+
+/// Notes that y is told so. An old acknowledgment tells y nothing.
+#[inline(always)]
+pub const fn tell_y(d: &mut Dir, told: &Told) {
+    if !told.ack.before(d.y_lacked) {
+        d.y_lacked = told.ack;
+        d.y_told = d.y_told.latest(told.edge);
+    }
+}
+
+#[cfg(test)]
+#[path = "acks_tests.rs"]
+mod tests;

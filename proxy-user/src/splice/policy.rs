@@ -1,0 +1,91 @@
+//! Which frames the kernel may pass on: the router's own plans, put into the table that its programs read. A frame that
+//! the daemon would pass on without a look at it or its answer is the kernel's; so are Produce requests whose answers are
+//! clean (`proxy_common::splice::answers`).
+
+use proxy_common::frame::RequestPrefix;
+use proxy_common::splice::policy::{API_KEYS, FORWARD, Policy, Rule};
+
+use crate::config::Versions;
+use crate::kafka::api::{self, ApiSpec};
+use crate::kafka::header::Partial;
+use crate::kafka::ids::{ApiKey, ApiVersion};
+use crate::route::{self, AnswerPlan, Plan};
+
+/// Largest frame the table can allow ([`Policy::max_frame`]).
+const MAX_FRAME: u64 = 1 << 30;
+
+/// The table of a virtual cluster. `frame`: `limits.frame` in bytes. `routes_reads`: consumers of these connections are led
+/// to replicas, so that the daemon looks at their Fetch.
+#[must_use]
+pub fn policy(versions: Versions, frame: u64, routes_reads: bool) -> Policy {
+    let mut policy = Policy { max_frame: frame.min(MAX_FRAME) as u32, ..Policy::NOTHING };
+    for spec in api::all() {
+        let place = usize::try_from(spec.key.0).ok().filter(|key| *key < API_KEYS);
+        if let (Some(place), Some(rule)) = (place, rule(spec, versions, routes_reads)) {
+            policy.rules[place] = rule;
+        }
+    }
+    policy
+}
+
+/// The versions from the first that passes up to the first that doesn't.
+fn rule(spec: &ApiSpec, versions: Versions, routes_reads: bool) -> Option<Rule> {
+    let served = spec.served();
+    let passes = |version: &i16| passes(spec.key, ApiVersion(*version), versions, routes_reads);
+    let mut passing = (served.min.0..=served.max.0).skip_while(|version| !passes(version)).take_while(passes);
+    let min = passing.next()?;
+    let max = passing.last().unwrap_or(min);
+    Some(Rule { flags: FORWARD, min_version: u8::try_from(min).ok()?, max_version: u8::try_from(max).ok()? })
+}
+
+/// Whether the daemon would pass the frame on as it is, and the answer as it is or clean. A Produce that gets no answer is
+/// no frame of the table's: the walk reads its acks.
+fn passes(key: ApiKey, version: ApiVersion, versions: Versions, routes_reads: bool) -> bool {
+    let prefix = RequestPrefix { api_key: key.0, api_version: version.0, correlation_id: 0 };
+    let plan = route::plan(prefix, || Partial::Done(1), versions, routes_reads);
+    matches!(plan, Partial::Done(Plan::Forward { answer: AnswerPlan::Stream | AnswerPlan::CheckProduce }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICIES: [Versions; 3] = [Versions::Auto, Versions::Conservative, Versions::Full];
+
+    #[test]
+    fn a_frame_is_the_kernels_where_the_daemon_would_pass_it_on_and_nowhere_else() {
+        for versions in POLICIES {
+            for routes_reads in [false, true] {
+                let table = policy(versions, 100 << 20, routes_reads);
+                for key in -1..=300i16 {
+                    for version in -1..=40i16 {
+                        let ruled = table.rule(key as u16, version as u16).is_some();
+                        let expected = passes(ApiKey(key), ApiVersion(version), versions, routes_reads);
+                        assert_eq!(ruled, expected, "key {key} v{version} {versions:?} routes {routes_reads}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_changes_addresses_versions_or_authentication_is_the_daemons() {
+        let table = policy(Versions::Auto, 100 << 20, false);
+        for (key, version) in [(3, 12), (10, 4), (17, 1), (18, 3), (36, 2), (60, 1), (78, 1), (79, 1), (80, 0), (1, 16)]
+        {
+            assert_eq!(table.rule(key, version), None, "key {key} v{version}");
+        }
+        for (key, version) in [(0, 3), (0, 13), (1, 4), (1, 15), (8, 2), (11, 5), (12, 4), (22, 0), (26, 5), (68, 0)] {
+            assert!(table.rule(key, version).is_some(), "key {key} v{version}");
+        }
+        let routed = policy(Versions::Auto, 100 << 20, true);
+        assert_eq!((routed.rule(1, 11), routed.rule(1, 15)), (None, None), "Fetch is looked at");
+        assert!(routed.rule(1, 10).is_some() && routed.rule(0, 13).is_some());
+    }
+
+    #[test]
+    fn the_frame_limit_is_the_configs_up_to_what_the_table_can_say() {
+        assert_eq!(policy(Versions::Auto, 1000, false).max_frame, 1000);
+        assert_eq!(policy(Versions::Auto, u64::MAX, false).max_frame, 1 << 30);
+    }
+}

@@ -1,0 +1,124 @@
+//! Trials: what goes through the kernel, what comes to the daemon, and that no byte is wrong.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use proxy_common::flows::Count;
+use proxy_common::splice::verdict::Reason;
+
+use super::traffic::Load;
+use super::world::{Outcome, Trial, attempt};
+use crate::fixtures::Family;
+use crate::need_splice;
+
+const LOAD: Load =
+    Load { connections: 1, depth: 4, daemons: 0, largest: 60_000, in_pieces: false, lasts: Duration::from_secs(3) };
+
+fn report(trial: &Trial, outcome: &Outcome) {
+    let Outcome { seen, relayed, traffic, turns, programs } = outcome;
+    let load = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
+    eprintln!(
+        "{:?} {} connections, loss {} ppm: {} frames ({} the daemon's), {} MB, {} above 150 ms; in the kernel {} MB, by \
+         the daemon {} requests, {} answers, {} MB; turns of the kernel {turns:?}",
+        trial.family,
+        trial.load.connections,
+        trial.loss,
+        load(&seen.frames),
+        load(&seen.daemons),
+        load(&seen.bytes) / 1_000_000,
+        load(&seen.slow),
+        (traffic[0].bytes + traffic[1].bytes) / 1_000_000,
+        load(&relayed.requests),
+        load(&relayed.answers),
+        load(&relayed.bytes) / 1_000_000,
+    );
+    let counts = [
+        ("busy", Count::Busy),
+        ("unchanged", Count::Unchanged),
+        ("unsent", Count::Unsent),
+        ("frame", Count::Judged(Reason::Frame)),
+        ("hole", Count::Judged(Reason::Hole)),
+        ("too large", Count::Judged(Reason::TooLarge)),
+        ("raced", Count::Judged(Reason::Raced)),
+        ("again", Count::Judged(Reason::Again)),
+        ("straddling", Count::Judged(Reason::Straddling)),
+        ("probe", Count::Judged(Reason::Probe)),
+        ("bad form", Count::Judged(Reason::BadForm)),
+        ("bad checksum", Count::Judged(Reason::BadChecksum)),
+        ("bad sequence", Count::Judged(Reason::BadSequence)),
+        ("bad ack", Count::Judged(Reason::BadAck)),
+        ("withheld", Count::Judged(Reason::Withheld)),
+        ("unannounced", Count::Judged(Reason::Unannounced)),
+    ];
+    let counted: Vec<_> = counts.iter().map(|&(what, c)| (what, programs.count(c))).filter(|(_, n)| *n > 0).collect();
+    eprintln!("  {counted:?}");
+}
+
+/// Runs a trial in both families, and checks what holds in every one.
+fn in_both_families(load: Load, loss: u32, check: impl Fn(&Outcome)) {
+    for family in [Family::V4, Family::V6] {
+        let trial = Trial { family, load, loss, splices: true };
+        let outcome = attempt(&trial);
+        report(&trial, &outcome);
+        let Outcome { seen, relayed, programs, .. } = &outcome;
+        assert!(seen.frames.load(Ordering::Relaxed) > 0, "{trial:?}: nothing was asked");
+        assert_eq!(relayed.ended.load(Ordering::Relaxed), load.connections as u64, "{trial:?}");
+        for reason in [Reason::BadForm, Reason::BadChecksum, Reason::BadAck, Reason::BadReset, Reason::Unannounced] {
+            assert_eq!(programs.count(Count::Judged(reason)), 0, "{trial:?}: {reason:?} of genuine traffic");
+        }
+        assert_eq!(programs.count(Count::Unchanged), 0, "{trial:?}");
+        check(&outcome);
+    }
+}
+
+#[test]
+fn without_leave_everything_comes_to_the_daemon() {
+    need_splice!();
+    let trial = Trial {
+        family: Family::V4,
+        load: Load { daemons: 100, lasts: Duration::from_secs(1), ..LOAD },
+        loss: 0,
+        splices: false,
+    };
+    let outcome = attempt(&trial);
+    report(&trial, &outcome);
+    assert_eq!((outcome.traffic[0].bytes, outcome.traffic[1].bytes), (0, 0));
+    let frames = outcome.seen.frames.load(Ordering::Relaxed);
+    assert_eq!(outcome.relayed.requests.load(Ordering::Relaxed), frames);
+    assert_eq!(outcome.relayed.answers.load(Ordering::Relaxed), frames);
+}
+
+#[test]
+fn a_connection_without_frames_of_the_daemons_stays_in_the_kernel() {
+    need_splice!();
+    in_both_families(LOAD, 0, |outcome| {
+        let all = outcome.seen.bytes.load(Ordering::Relaxed);
+        let spliced = outcome.traffic[0].bytes + outcome.traffic[1].bytes;
+        let daemons = outcome.relayed.bytes.load(Ordering::Relaxed);
+        assert!(spliced >= all - daemons, "{spliced} of {all} spliced, {daemons} by the daemon");
+        assert!(daemons * 20 < all, "the daemon had {daemons} of {all} bytes");
+    });
+}
+
+#[test]
+fn frames_of_the_daemons_come_out_in_order_between_the_kernels() {
+    need_splice!();
+    let load = Load { connections: 8, depth: 8, daemons: 30, in_pieces: true, ..LOAD };
+    in_both_families(load, 0, |outcome| {
+        assert!(outcome.seen.daemons.load(Ordering::Relaxed) > 0);
+        assert!(outcome.turns.iter().all(|n| *n > 8), "the kernel had many turns: {:?}", outcome.turns);
+        assert!(outcome.traffic.iter().all(|t| t.bytes > 0), "{:?}", outcome.traffic);
+    });
+}
+
+#[test]
+fn lost_packets_cost_time_and_no_byte() {
+    need_splice!();
+    // In pieces, so that there is always something behind what is lost.
+    let load = Load { connections: 8, depth: 16, daemons: 10, in_pieces: true, lasts: Duration::from_secs(8), ..LOAD };
+    in_both_families(load, 10_000, |outcome| {
+        assert!(outcome.programs.count(Count::Judged(Reason::Hole)) > 0, "nothing was lost in the kernel's turn");
+        assert!(outcome.turns.iter().all(|n| *n > 8), "the kernel had many turns: {:?}", outcome.turns);
+        assert!(outcome.traffic.iter().all(|t| t.bytes > 0), "{:?}", outcome.traffic);
+    });
+}

@@ -1,0 +1,169 @@
+//! A client's, a gateway's and a broker's host, and the gateway's daemon on its own.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use harness::netns::World;
+use harness::wait;
+use proxy_common::flows::Traffic;
+use proxy_common::splice::state::{Leg, Side};
+
+use super::daemon::{Daemon, Relayed, Shared};
+use super::loss::Loss;
+use super::origin::{Place, origin};
+use super::traffic::{Load, Seen, run, serve};
+use crate::fixtures::{Family, index};
+use crate::programs::Programs;
+use crate::session::{begin, leg, policy};
+use crate::sys::set_option;
+
+const PORT: u16 = 9092;
+const MARK: i32 = 0x7a11;
+const SO_BINDTOIFINDEX: libc::c_int = 62;
+/// Room of sockets from the first packet on: without it a switch waits for a small window to grow.
+const RECEIVE_BUFFER: i32 = 4 << 20;
+/// The gateway's interfaces, as the harness calls them.
+const INTERFACES: [&str; 2] = ["client0", "fabric"];
+
+/// What to try.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trial {
+    pub(super) family: Family,
+    pub(super) load: Load,
+    /// Packets in a million that are lost at the client's and at the broker's interface, each way.
+    pub(super) loss: u32,
+    /// Without it everything is the daemon's.
+    pub(super) splices: bool,
+}
+
+/// What came of it.
+pub(super) struct Outcome {
+    pub(super) seen: Arc<Seen>,
+    pub(super) relayed: Arc<Relayed>,
+    /// Of all sessions, by direction.
+    pub(super) traffic: [Traffic; 2],
+    /// Turns of the kernel, by direction.
+    pub(super) turns: [u32; 2],
+    pub(super) programs: Programs,
+}
+
+/// Runs a trial. Whatever a client or broker finds wrong is a panic.
+pub(super) fn attempt(trial: &Trial) -> Outcome {
+    let world = World::builder().brokers(1).build().expect("hosts");
+    let v4 = trial.family == Family::V4;
+    let of = |v4_address: IpAddr, v6_address: IpAddr| if v4 { v4_address } else { v6_address };
+    let gateway = SocketAddr::new(of(world.gateway_seen_by(0).into(), world.gateway_v6_seen_by(0).into()), PORT);
+    let broker = SocketAddr::new(of(world.brokers()[0].v4.into(), world.brokers()[0].v6.into()), PORT);
+
+    let listener = world.brokers()[0].netns.run(|| TcpListener::bind(broker).expect("a broker")).expect("inside");
+    serve(listener, trial.load.in_pieces);
+
+    let mut programs = Programs::load();
+    programs.set_policy(0, &policy());
+    programs.listen(gateway);
+    programs.dial_with(MARK as u32);
+    let interfaces = world
+        .gateway()
+        .netns
+        .run(|| {
+            INTERFACES.map(|name| {
+                programs.attach(name);
+                index(name)
+            })
+        })
+        .expect("inside");
+    let relayed = Arc::new(Relayed::default());
+    let listener = world.gateway().netns.run(|| listen(gateway)).expect("inside");
+    let programs = Arc::new(Mutex::new(programs));
+
+    let mut daemons = vec![];
+    let mut clients = vec![];
+    for session in 0..trial.load.connections {
+        let dial = || TcpStream::connect_timeout(&gateway, Duration::from_secs(5)).expect("the gateway answers");
+        clients.push(world.client(0).netns.run(dial).expect("inside"));
+        let (client, _) = listener.accept().expect("a client");
+        let broker = world.gateway().netns.run(|| dial_broker(broker)).expect("inside");
+        let splice = trial.splices;
+        let daemon = start(&programs, interfaces, session as u32, [client, broker], splice, &relayed);
+        daemons.push(thread::spawn(move || daemon.run()));
+    }
+    let lost = [&world.client(0).netns, &world.brokers()[0].netns]
+        .map(|n| n.run(|| Loss::on(index(far(n.name())), trial.loss).expect("losses")).expect("inside"));
+
+    let seen = Arc::new(Seen::default());
+    run(clients, trial.load, &seen);
+    drop(lost);
+    wait::until_true("every session ends in order", Duration::from_secs(20), || {
+        daemons.iter().all(thread::JoinHandle::is_finished)
+    })
+    .unwrap_or_else(|e| panic!("{e:#}"));
+    for daemon in daemons {
+        daemon.join().expect("no daemon panics").expect("no socket fails");
+    }
+    let programs = Arc::into_inner(programs).expect("all daemons are gone").into_inner().expect("no panic");
+    let mut traffic = [Traffic::default(); 2];
+    let mut turns = [0; 2];
+    for session in 0..trial.load.connections {
+        // SAFETY: the slot is mapped, and no packet is under way any more.
+        let slot = unsafe { &*programs.slot(session as u32) };
+        for (nth, sum) in traffic.iter_mut().enumerate() {
+            sum.packets += slot.traffic[nth].packets;
+            sum.bytes += slot.traffic[nth].bytes;
+            turns[nth] += slot.session.dirs[nth].epoch.div_ceil(2);
+        }
+    }
+    Outcome { seen, relayed, traffic, turns, programs }
+}
+
+/// The only interface of a host at the edge.
+fn far(netns: &str) -> &'static str {
+    if netns.contains("client") { "gateway" } else { "fabric" }
+}
+
+/// Begins a session on two connections.
+fn start(
+    programs: &Mutex<Programs>,
+    interfaces: [u32; 2],
+    session: u32,
+    sockets: [TcpStream; 2],
+    splices: bool,
+    relayed: &Arc<Relayed>,
+) -> Daemon {
+    const GENERATION: u32 = 1;
+    let legs: [Leg; 2] = [Side::Client, Side::Broker].map(|side| {
+        let socket = &sockets[side.index()];
+        socket.set_nodelay(true).expect("no delay");
+        let interface = interfaces[side.index()];
+        set_option(socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX, interface as i32).expect("bound to the interface");
+        leg(interface, socket.local_addr().expect("bound"), socket.peer_addr().expect("connected"))
+    });
+    let mut programs = programs.lock().expect("no panic");
+    let places = [&sockets[0], &sockets[1]].map(|s| Place::of(s).expect("the socket says"));
+    let [client, broker] = &places;
+    let shared = Shared(programs.slot(session));
+    // SAFETY: no flow leads to the slot yet.
+    unsafe { begin(shared.0, GENERATION, legs, [origin(client, broker), origin(broker, client)]) };
+    programs.enter(session, GENERATION, &legs, 0);
+    for socket in &sockets {
+        programs.guard(socket);
+    }
+    Daemon::new(shared, sockets, places, splices, Arc::clone(relayed))
+}
+
+fn listen(at: SocketAddr) -> TcpListener {
+    let listener = TcpListener::bind(at).expect("the gateway's port");
+    set_option(&listener, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER).expect("room");
+    listener
+}
+
+/// Connects a marked socket.
+fn dial_broker(to: SocketAddr) -> TcpStream {
+    let domain = if to.is_ipv4() { socket2::Domain::IPV4 } else { socket2::Domain::IPV6 };
+    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).expect("a socket");
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER).expect("room");
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_MARK, MARK).expect("a mark");
+    socket.connect(&to.into()).expect("the broker answers");
+    socket.into()
+}
