@@ -34,6 +34,7 @@ use super::registry::ConnectionRecord;
 use super::session::{Event, Session, View};
 use super::shared::{Phase, Shared};
 use crate::config;
+use crate::kafka::header;
 use crate::kafka::rewrite::{Seen, SeenBroker};
 use crate::upstream::{self, DialError, Endpoint, Observed, ObservedBroker, Target};
 
@@ -310,8 +311,9 @@ impl Connection {
         matches!(self.broker, Broker::Idle | Broker::Dialling(_))
             && !self.stands_in
             && matches!(self.target, Target::Node(_))
-            && !self.requests.unparsed().is_empty()
             && self.shared.racks.is_on()
+            // What is no Kafka, or not there yet, costs the cluster nothing.
+            && self.requests.unparsed().first_chunk().is_some_and(|first| header::foreign(*first).is_none())
     }
 
     /// Nothing but its absence is to be said of the broker.
@@ -610,6 +612,9 @@ impl Connection {
 
     /// Whether the connection has come to its end. Asked when nothing moves.
     fn over(&mut self, limits: &config::Limits) -> Option<CloseReason> {
+        if self.must_reach_first() {
+            return None;
+        }
         let in_flight = self.session.in_flight();
         if self.broker_eof && self.answers.waiting() == 0 {
             // A broker that closes because the client did, at once or within a frame, is not to blame.

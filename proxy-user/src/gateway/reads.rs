@@ -66,8 +66,12 @@ pub(crate) trait Reads {
     /// An answer came to its end.
     fn answered(&self, patcher: &AnswerPatcher);
 
-    /// When a broker that does not answer a request that came now is taken for dead.
-    fn patience(&self) -> Instant;
+    /// When a broker that does not even tell its versions to a client that came now is taken for dead. `None`: never, for
+    /// the client was not sent here to read.
+    fn patience(&self) -> Option<Instant>;
+
+    /// Whether nobody may be told anything before a broker has taken his credentials.
+    fn needs_authentication(&self) -> bool;
 
     /// Whether a broker that has not answered this Fetch yet is taken for dead.
     fn is_dead(&self, asked: &Asked, now: Instant) -> bool;
@@ -251,8 +255,14 @@ impl Reads for OnConnection<'_> {
         }
     }
 
-    fn patience(&self) -> Instant {
-        Instant::now() + self.settings.config.silence.0
+    fn patience(&self) -> Option<Instant> {
+        let (reader, now) = (self.reader(), Instant::now());
+        let was_sent = self.racks().book().sent_to(&reader, self.node, now).next().is_some();
+        was_sent.then(|| now + self.settings.config.silence.0)
+    }
+
+    fn needs_authentication(&self) -> bool {
+        self.shared.cluster().wants_authentication()
     }
 
     fn is_dead(&self, asked: &Asked, now: Instant) -> bool {
@@ -359,7 +369,7 @@ impl Decide for Decision<'_> {
             } else if partition.error == 0 && self.state.reads_here.len() < MAX_SPOTS {
                 self.state.reads_here.insert(spot);
             }
-            self.bytes(known.leader, partition.records, None, &mut counts);
+            self.bytes(known.leader, partition.records, false, &mut counts);
         }
         if counts != Counts::default() {
             self.counted.push((Arc::clone(&topic.name), counts));
@@ -420,8 +430,7 @@ impl Decision<'_> {
                 if partition.records > 0 {
                     on.racks().stayed(reason);
                 }
-                let avoidable = matches!(reason, Stay::ExcludedClient);
-                self.bytes(known.leader, partition.records, Some(avoidable), counts);
+                self.bytes(known.leader, partition.records, false, counts);
                 return None;
             }
         };
@@ -439,7 +448,7 @@ impl Decision<'_> {
             return Some(replica);
         };
         stay.filter(|_| partition.records > 0).into_iter().for_each(|reason| on.racks().stayed(reason));
-        self.bytes(known.leader, partition.records, Some(true), counts);
+        self.bytes(known.leader, partition.records, true, counts);
         None
     }
 
@@ -470,8 +479,8 @@ impl Decision<'_> {
         book.hold(self.on.node, Some(spot), self.on.settings.hold_rules(), self.now);
     }
 
-    /// Counts what was read here; `avoidable`: the client's rack has a replica, as far as it was looked at.
-    fn bytes(&self, leader: Option<NodeId>, records: u64, avoidable: Option<bool>, counts: &mut Counts) {
+    /// Counts what was read here; `avoidable`: a replica in the client's rack could have served it.
+    fn bytes(&self, leader: Option<NodeId>, records: u64, avoidable: bool, counts: &mut Counts) {
         let rack = |node| self.topology.brokers.get(&node).and_then(|broker| broker.rack.as_deref());
         match (self.asked.rack.as_deref(), rack(self.on.node)) {
             (Some(client), Some(broker)) if client == broker => {
@@ -483,7 +492,7 @@ impl Decision<'_> {
             }
             (Some(_), Some(_)) => {
                 counts.across_bytes = records;
-                if avoidable == Some(true) {
+                if avoidable {
                     counts.avoidable_bytes = records;
                 }
             }

@@ -30,7 +30,7 @@ use crate::kafka::header::{self, Partial};
 use crate::kafka::hints::HintScrubber;
 use crate::kafka::ids::{ApiKey, ApiVersion, CorrelationId, NodeId};
 use crate::kafka::rewrite::{self, Addresses, Seen};
-use crate::kafka::sasl::{ClientFrame, SaslTracker};
+use crate::kafka::sasl::{self, ClientFrame, SaslTracker};
 use crate::kafka::versions::{self, Offered};
 use crate::route::{self, AnswerPlan, Plan};
 
@@ -117,6 +117,16 @@ enum AnswerState {
 /// Between two looks at a broker that is silent, but not for too long yet.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// What any broker may answer in the place of one that is out of reach: what a client needs to get on. Whatever else it
+/// asks, it asks of that very broker.
+const ANYWHERE: [ApiKey; 5] = [
+    ApiKey::API_VERSIONS,
+    ApiKey::SASL_HANDSHAKE,
+    ApiKey::SASL_AUTHENTICATE,
+    ApiKey::METADATA,
+    ApiKey::FIND_COORDINATOR,
+];
+
 /// Room for requests and events that an idle session keeps.
 const KEPT: usize = 8;
 
@@ -180,6 +190,8 @@ pub(crate) struct Session {
     stands_in: bool,
     /// Everything that the gateway had to say in the broker's place was said.
     stood_in: bool,
+    /// The last answer to SaslAuthenticate, or to a raw token, was none of an error.
+    authenticated: bool,
     events: Vec<Event>,
 }
 
@@ -209,6 +221,7 @@ impl Session {
             shaking_hands: false,
             stands_in: false,
             stood_in: false,
+            authenticated: false,
             events: Vec::new(),
         }
     }
@@ -230,6 +243,11 @@ impl Session {
         self.pending.front().filter(|_| is_due).and_then(|front| front.patience)
     }
 
+    /// Whether the client may be told anything that only brokers tell.
+    fn may_be_told(&self, reads: &dyn Reads) -> bool {
+        self.authenticated || !reads.needs_authentication()
+    }
+
     /// Whether the broker is taken for dead: it is silent for too long, or for long enough where more is known against it.
     pub(crate) fn is_broker_dead(&mut self, world: &dyn World, now: Instant) -> bool {
         let Some(front) = self.pending.front_mut() else { return false };
@@ -249,6 +267,9 @@ impl Session {
         let is_between = matches!(self.answer, AnswerState::Header)
             && matches!(self.request, RequestState::Header | RequestState::Dropping { .. });
         let (Some(reads), Some(offered)) = (world.reads(), world.offered()) else { return false };
+        if !self.may_be_told(reads) {
+            return false;
+        }
         let mut any = false;
         let can = |pending: &Pending| match &pending.due {
             Due::Broker(AnswerPlan::ApiVersions) | Due::Ready(_) => true,
@@ -461,6 +482,9 @@ impl Session {
             Partial::NeedMore => return Ok(false),
             Partial::Malformed(what) => return Err(malformed(what)),
         };
+        if self.stands_in && !(plan == Plan::Route || ANYWHERE.contains(&head.key)) {
+            return Err(CloseReason::StoodIn);
+        }
         if !self.named {
             match header::client_id(body) {
                 Partial::Done(id) => {
@@ -483,7 +507,7 @@ impl Session {
                 self.shaking_hands = answer == AnswerPlan::Handshake && head.version == ApiVersion(0);
                 if answer != AnswerPlan::None {
                     let is_first = answer == AnswerPlan::ApiVersions;
-                    let patience = reads.filter(|_| is_first).map(Reads::patience);
+                    let patience = reads.filter(|_| is_first).and_then(Reads::patience);
                     self.pending.push_back(Pending { head, due: Due::Broker(answer), patience });
                 }
                 self.pass(requests, body_len);
@@ -591,7 +615,8 @@ impl Session {
         };
         if self.stands_in {
             // Who reads at this broker as the leader is told nothing: it looks for another by itself.
-            if !request.is_incremental && !reads.may_stand_in(&request) {
+            let is_elsewhere = request.is_incremental || reads.may_stand_in(&request);
+            if !is_elsewhere || !self.may_be_told(reads) {
                 return Err(CloseReason::StoodIn);
             }
             let made = made_fetch_answer(head, &body, reads, &mut self.stood_in).ok_or(CloseReason::StoodIn)?;
@@ -691,6 +716,8 @@ impl Session {
             Due::Broker(plan) => *plan,
             Due::Fetch(_) => AnswerPlan::Route,
             Due::Token => {
+                // After handshake v0 a broker answers wrong credentials by a close.
+                self.authenticated = true;
                 self.pending.pop_front();
                 self.answer = AnswerState::Passing { left: frame_len };
                 return Ok(true);
@@ -705,6 +732,9 @@ impl Session {
         };
         if CorrelationId(got) != correlation {
             return Err(CloseReason::Correlation { expected: correlation, got: CorrelationId(got) });
+        }
+        if plan == AnswerPlan::Authenticate {
+            self.authenticated = sasl::is_accepted(version, body);
         }
         let hold = match plan {
             AnswerPlan::None

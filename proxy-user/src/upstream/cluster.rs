@@ -187,6 +187,14 @@ impl Cluster {
         shared.routes_reads.store(on, Ordering::Relaxed);
     }
 
+    /// Whether its brokers want clients to authenticate, as far as is known: the config has credentials, or they were
+    /// asked for.
+    #[must_use]
+    pub fn wants_authentication(&self) -> bool {
+        let shared = &self.0.shared;
+        shared.settings.borrow().config.sasl.is_some() || matches!(shared.topology.borrow().reach, Reach::Passive(_))
+    }
+
     /// Leaders and in-sync replicas, as far as they are known.
     #[must_use]
     pub fn partitions(&self) -> Arc<PartitionTable> {

@@ -69,7 +69,7 @@ fn a_wrong_command_line_exits_with_2_and_says_what_is_wrong() {
 #[test]
 fn commands_of_later_parts_are_refused_with_1_and_are_not_in_the_help() {
     let help = stdout(&turnout(&["--help"]));
-    for name in ["top", "branch", "racks", "verify"] {
+    for name in ["top", "branch", "verify"] {
         let output = turnout(&[name, "list", "--anything", "-x"]);
         assert_eq!((code(&output), stderr(&output)), (1, format!("turnout: {name}: not built yet\n")));
         assert!(!help.lines().any(|l| l.trim_start().starts_with(&format!("{name} "))), "{help}");
@@ -113,6 +113,8 @@ fn no_daemon_is_an_error_that_names_the_socket() {
         &["drain", "--wait"],
         &["upgrade"],
         &["admission", "list"],
+        &["racks"],
+        &["racks", "why", "--client", "10.0.0.1"],
         &["admission", "top"],
     ] {
         let output = turnout(&[args, &["--socket", "/nonexistent/t.sock"]].concat());
@@ -247,4 +249,18 @@ async fn admission_is_listed_and_its_refused_sources_are_shown_once_or_live() {
     daemon.server.stop().await;
     let live = live.await.expect("ran");
     assert!(stdout(&live).matches("SOURCE").count() >= 2 && code(&live) == 1, "{}", stdout(&live));
+}
+
+#[tokio::test]
+async fn replica_routing_is_shown_and_explained() {
+    let daemon = Daemon::start();
+    let list = stdout(&asking(&daemon.socket(), &["racks"]).await);
+    assert!(list.contains("virtual cluster orders, mode auto") && list.contains("12 in force"), "{list}");
+    let json = asking(&daemon.socket(), &["racks", "--format", "json"]).await;
+    let report: std::collections::BTreeMap<String, turnout::gateway::status::RacksReport> =
+        serde_json::from_slice(&json.stdout).expect("a report");
+    assert_eq!(report["orders"].redirected, 12);
+    let why = ["racks", "why", "--client", "10.0.1.7:50000", "--topic", "a b&c"];
+    let why = stdout(&asking(&daemon.socket(), &why).await);
+    assert!(why.contains("in rack 10.0.1.7, by a b&c"), "the question arrives whole: {why}");
 }

@@ -64,6 +64,7 @@ impl World {
                     }
                     DESCRIBE_CONFIGS => selector_answer(frame, selector).map(Reply::Bytes),
                     FETCH => fetch(request, near, &fetched),
+                    PRODUCE => Ok(Reply::Silence),
                     _ => Ok(Reply::Default),
                 };
                 reply.unwrap_or(Reply::Reset)
@@ -414,5 +415,30 @@ async fn a_fetch_that_arrives_in_pieces_is_routed_and_stamped_like_any_other() -
             assert_eq!(world.last_fetch(1)?, asking(&[0]).with_rack_id(text(rack)), "{mode}, cut at {cut}");
         }
     }
+    Ok(())
+}
+
+// Another broker would refuse it for as long as the client keeps this connection, even when its leader is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_brokers_producers_lose_their_connection() -> Result<()> {
+    let world = World::start(Near::Dead, "mode: patch", false).await?;
+    let mut client = world.client(3, "app").await?;
+    client.call(9, &m::MetadataRequest::default().with_topics(Some(Vec::new()))).await?;
+    client.send_request(7, &produce(-1, Bytes::new())).await?;
+    ensure!(ends_within(&mut client, SOON).await?.is_empty(), "it was answered");
+    let stray = world.bench.received(PRODUCE);
+    ensure!(stray.is_empty(), "another broker got it: {stray:?}");
+    Ok(())
+}
+
+// A producer with acks=0 that closes at once: every byte before its FIN must reach the broker, dialled or not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_sent_before_a_fin_reaches_the_broker_where_reads_are_routed() -> Result<()> {
+    let world = World::start(Near::Serves, "mode: patch", false).await?;
+    let mut dialled = world.bench.broker_client(1).await?;
+    dialled.send(&joined(&produce_frames(0, 20, 500)?)).await?;
+    dialled.half_close().await?;
+    drop(dialled);
+    world.bench.wait_received(PRODUCE, 20)?;
     Ok(())
 }

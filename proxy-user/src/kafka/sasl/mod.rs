@@ -220,5 +220,14 @@ fn looks_like_a_request(size: i32, bytes: &[u8]) -> Partial<bool> {
     Partial::Done(length >= -1 && i32::from(length.max(0)) <= size - WITH_CLIENT_ID)
 }
 
+/// Whether an answer to SaslAuthenticate carries no error, as far as its start is there. `body` begins behind the size
+/// field. With mechanisms of several rounds that is true of each round that the broker goes along with.
+#[must_use]
+pub fn is_accepted(version: ApiVersion, body: &[u8]) -> bool {
+    let flexible = api::spec(ApiKey::SASL_AUTHENTICATE).is_some_and(|spec| spec.is_flexible(version));
+    let mut r = Reader::new(body, flexible);
+    r.skip_response_header().and_then(|()| r.i16()) == Ok(0)
+}
+
 #[cfg(test)]
 mod tests;

@@ -161,6 +161,16 @@ fn a_handshake_names_its_version_and_mechanism() {
     assert_eq!(handshake(&handshake_request(1, "GSSAPI")[..14]), None);
 }
 
+#[test]
+fn an_answer_without_an_error_is_an_acceptance() {
+    for (version, header) in [(0, &[0, 0, 0, 9][..]), (1, &[0, 0, 0, 9]), (2, &[0, 0, 0, 9, 0])] {
+        let answer = |error: i16| [header, &error.to_be_bytes(), &[0; 9]].concat();
+        assert!(is_accepted(ApiVersion(version), &answer(0)), "v{version}");
+        assert!(!is_accepted(ApiVersion(version), &answer(58)), "v{version}");
+        assert!(!is_accepted(ApiVersion(version), &answer(0)[..header.len() + 1]), "v{version}: cut");
+    }
+}
+
 proptest! {
     #[test]
     fn any_frames_are_told_apart_without_a_panic(

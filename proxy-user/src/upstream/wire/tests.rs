@@ -136,3 +136,100 @@ proptest! {
         prop_assert!(token <= bytes.len());
     }
 }
+
+#[test]
+fn topics_are_read_in_every_version_offered() {
+    use kafka_protocol::messages::metadata_response::MetadataResponsePartition;
+    for version in METADATA {
+        let nodes = |ids: &[i32]| ids.iter().map(|id| BrokerId(*id)).collect::<Vec<_>>();
+        let mut partition = MetadataResponsePartition::default()
+            .with_partition_index(5)
+            .with_leader_id(BrokerId(1))
+            .with_replica_nodes(nodes(&[1, 2, 3]))
+            .with_isr_nodes(nodes(&[1, 3]));
+        if version >= 5 {
+            partition.offline_replicas = nodes(&[2]);
+        }
+        if version >= 7 {
+            partition.leader_epoch = 9;
+        }
+        let mut topic = MetadataResponseTopic::default()
+            .with_name(Some(TopicName(text("orders"))))
+            .with_partitions(vec![partition, MetadataResponsePartition::default().with_leader_id(BrokerId(-1))]);
+        let id = TopicId([7; 16]);
+        if version >= 10 {
+            topic.topic_id = id.to_string().parse().unwrap();
+        }
+        let broker = MetadataResponseBroker::default().with_node_id(BrokerId(1)).with_host(text("a")).with_port(1);
+        let failed = MetadataResponseTopic::default().with_error_code(3).with_name(Some(TopicName(text("gone"))));
+        let answer = MetadataResponse::default().with_brokers(vec![broker]).with_topics(vec![topic, failed]);
+        let body = encoded(&answer, version);
+        let seen = topics(&body, version).unwrap();
+        let nodes = |ids: &[i32]| ids.iter().map(|id| NodeId(*id)).collect::<Vec<_>>();
+        let expected = SeenPartition {
+            index: 5,
+            leader: Some(NodeId(1)),
+            epoch: if version >= 7 { 9 } else { -1 },
+            replicas: nodes(&[1, 2, 3]),
+            in_sync: nodes(&[1, 3]),
+            offline: if version >= 5 { nodes(&[2]) } else { Vec::new() },
+        };
+        assert_eq!(seen[0].partitions[0], expected, "version {version}");
+        assert_eq!(seen[0].partitions[1].leader, None);
+        assert_eq!((seen[0].name.as_deref(), seen[0].error), (Some("orders"), 0));
+        assert_eq!(seen[0].id, if version >= 10 { id } else { TopicId::default() });
+        assert_eq!((seen[1].name.as_deref(), seen[1].error), (Some("gone"), 3));
+        let tail = if version >= 8 { 10 } else { 1 };
+        assert!((0..body.len() - tail).all(|cut| topics(&body[..cut], version).is_err()), "version {version}");
+    }
+}
+
+#[test]
+fn topics_are_asked_for_by_name_and_from_version_12_on_by_id() {
+    let wanted = vec![Wanted::Name("orders".into()), Wanted::Id(TopicId([7; 16]))];
+    for version in METADATA {
+        use kafka_protocol::protocol::Decodable;
+        let frame = Request::Topics { topics: wanted.clone() }.frame(version, CorrelationId(1), "c").unwrap();
+        let mut left = frame.slice(4..);
+        RequestHeader::decode(&mut left, MetadataRequest::header_version(version)).unwrap();
+        let request = MetadataRequest::decode(&mut left, version).unwrap();
+        let topics = request.topics.unwrap();
+        assert_eq!(topics.len(), if version >= 12 { 2 } else { 1 }, "version {version}");
+        assert_eq!(topics[0].name.as_ref().map(|name| name.0.as_str()), Some("orders"));
+        assert!(version < 4 || !request.allow_auto_topic_creation, "asking must not make a topic");
+    }
+}
+
+#[test]
+fn a_brokers_selector_is_read_in_every_version_offered() {
+    use kafka_protocol::messages::DescribeConfigsResponse;
+    use kafka_protocol::messages::describe_configs_response::{
+        DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
+    };
+    for version in DESCRIBE_CONFIGS {
+        for (value, expected) in [(Some("x.RackAwareReplicaSelector"), true), (Some(""), false), (None, false)] {
+            let synonym = DescribeConfigsSynonym::default().with_name(text("s")).with_value(Some(text("v")));
+            let config = |name, value: Option<&str>| {
+                DescribeConfigsResourceResult::default()
+                    .with_name(text(name))
+                    .with_value(value.map(text))
+                    .with_synonyms(vec![synonym.clone()])
+            };
+            let configs = vec![config("other", Some("y")), config(SELECTOR, value)];
+            let result = DescribeConfigsResult::default().with_resource_name(text("1")).with_configs(configs);
+            let answer = DescribeConfigsResponse::default().with_results(vec![result]);
+            let body = encoded(&answer, version);
+            let (error, class) = selector(&body, version).unwrap();
+            assert_eq!((error, class.is_some_and(|class| class.ends_with(RACK_AWARE))), (0, expected), "v{version}");
+            assert!((0..body.len() - 1).all(|cut| selector(&body[..cut], version).is_err()), "v{version}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_answer_about_topics_or_configs_panics(version in 1i16..=12, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = topics(&bytes, version);
+        let _ = selector(&bytes, version.min(4));
+    }
+}
