@@ -32,7 +32,7 @@ const INTERFACES: [&str; 2] = ["client0", "fabric"];
 pub(super) struct Trial {
     pub(super) family: Family,
     pub(super) load: Load,
-    /// Packets in a million that are lost at the client's and at the broker's interface, each way.
+    /// Packets in a million that are lost on each link, each way.
     pub(super) loss: u32,
     /// Without it everything is the daemon's.
     pub(super) splices: bool,
@@ -89,8 +89,13 @@ pub(super) fn attempt(trial: &Trial) -> Outcome {
         let daemon = start(&programs, interfaces, session as u32, [client, broker], splice, &relayed);
         daemons.push(thread::spawn(move || daemon.run()));
     }
-    let lost = [&world.client(0).netns, &world.brokers()[0].netns]
-        .map(|n| n.run(|| Loss::on(index(far(n.name())), trial.loss).expect("losses")).expect("inside"));
+    let lost = [
+        (&world.client(0).netns, "gateway"),
+        (&world.gateway().netns, INTERFACES[0]),
+        (&world.gateway().netns, INTERFACES[1]),
+        (&world.brokers()[0].netns, "fabric"),
+    ]
+    .map(|(host, device)| host.run(|| Loss::on(index(device), trial.loss).expect("losses")).expect("inside"));
 
     let seen = Arc::new(Seen::default());
     run(clients, trial.load, &seen);
@@ -115,11 +120,6 @@ pub(super) fn attempt(trial: &Trial) -> Outcome {
         }
     }
     Outcome { seen, relayed, traffic, turns, programs }
-}
-
-/// The only interface of a host at the edge.
-fn far(netns: &str) -> &'static str {
-    if netns.contains("client") { "gateway" } else { "fabric" }
 }
 
 /// Begins a session on two connections.
