@@ -55,9 +55,9 @@ fn report(trial: &Trial, outcome: &Outcome) {
 }
 
 /// Runs a trial in both families, and checks what holds in every one.
-fn in_both_families(load: Load, loss: u32, check: impl Fn(&Outcome)) {
+fn in_both_families(load: Load, loss: u32, offloads: bool, check: impl Fn(&Outcome)) {
     for family in [Family::V4, Family::V6] {
-        let trial = Trial { family, load, loss, splices: true };
+        let trial = Trial { family, load, loss, offloads, splices: true };
         let outcome = attempt(&trial);
         report(&trial, &outcome);
         let Outcome { seen, relayed, programs, .. } = &outcome;
@@ -78,6 +78,7 @@ fn without_leave_everything_comes_to_the_daemon() {
         family: Family::V4,
         load: Load { daemons: 100, lasts: Duration::from_secs(1), ..LOAD },
         loss: 0,
+        offloads: true,
         splices: false,
     };
     let outcome = attempt(&trial);
@@ -91,7 +92,7 @@ fn without_leave_everything_comes_to_the_daemon() {
 #[test]
 fn a_connection_without_frames_of_the_daemons_stays_in_the_kernel() {
     need_splice!();
-    in_both_families(LOAD, 0, |outcome| {
+    in_both_families(LOAD, 0, true, |outcome| {
         let all = outcome.seen.bytes.load(Ordering::Relaxed);
         let spliced = outcome.traffic[0].bytes + outcome.traffic[1].bytes;
         let daemons = outcome.relayed.bytes.load(Ordering::Relaxed);
@@ -104,7 +105,7 @@ fn a_connection_without_frames_of_the_daemons_stays_in_the_kernel() {
 fn frames_of_the_daemons_come_out_in_order_between_the_kernels() {
     need_splice!();
     let load = Load { connections: 8, depth: 8, daemons: 30, in_pieces: true, ..LOAD };
-    in_both_families(load, 0, |outcome| {
+    in_both_families(load, 0, true, |outcome| {
         assert!(outcome.seen.daemons.load(Ordering::Relaxed) > 0);
         assert!(outcome.turns.iter().all(|n| *n > 8), "the kernel had many turns: {:?}", outcome.turns);
         assert!(outcome.traffic.iter().all(|t| t.bytes > 0), "{:?}", outcome.traffic);
@@ -116,9 +117,19 @@ fn lost_packets_cost_time_and_no_byte() {
     need_splice!();
     // In pieces, so that there is always something behind what is lost.
     let load = Load { connections: 8, depth: 16, daemons: 10, in_pieces: true, lasts: Duration::from_secs(8), ..LOAD };
-    in_both_families(load, 10_000, |outcome| {
+    in_both_families(load, 10_000, true, |outcome| {
         assert!(outcome.programs.count(Count::Judged(Reason::Hole)) > 0, "nothing was lost in the kernel's turn");
         assert!(outcome.turns.iter().all(|n| *n > 8), "the kernel had many turns: {:?}", outcome.turns);
+        assert!(outcome.traffic.iter().all(|t| t.bytes > 0), "{:?}", outcome.traffic);
+    });
+}
+
+#[test]
+fn without_offloads_every_checksum_is_verified_by_the_receiver() {
+    need_splice!();
+    let load = Load { connections: 4, depth: 8, daemons: 10, lasts: Duration::from_secs(6), ..LOAD };
+    in_both_families(load, 2_000, false, |outcome| {
+        assert!(outcome.turns.iter().all(|n| *n > 4), "the kernel had many turns: {:?}", outcome.turns);
         assert!(outcome.traffic.iter().all(|t| t.bytes > 0), "{:?}", outcome.traffic);
     });
 }

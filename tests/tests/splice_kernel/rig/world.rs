@@ -17,7 +17,7 @@ use super::traffic::{Load, Seen, run, serve};
 use crate::fixtures::{Family, index};
 use crate::programs::Programs;
 use crate::session::{begin, leg, policy};
-use crate::sys::set_option;
+use crate::sys::{set_option, without_offloads};
 
 const PORT: u16 = 9092;
 const MARK: i32 = 0x7a11;
@@ -34,6 +34,8 @@ pub(super) struct Trial {
     pub(super) load: Load,
     /// Packets in a million that are lost on each link, each way.
     pub(super) loss: u32,
+    /// Whether interfaces merge and cut packets and leave checksums to be made by others.
+    pub(super) offloads: bool,
     /// Without it everything is the daemon's.
     pub(super) splices: bool,
 }
@@ -57,6 +59,13 @@ pub(super) fn attempt(trial: &Trial) -> Outcome {
     let gateway = SocketAddr::new(of(world.gateway_seen_by(0).into(), world.gateway_v6_seen_by(0).into()), PORT);
     let broker = SocketAddr::new(of(world.brokers()[0].v4.into(), world.brokers()[0].v6.into()), PORT);
 
+    if !trial.offloads {
+        let hosts = [&world.client(0).netns, &world.gateway().netns, &world.brokers()[0].netns];
+        for (host, devices) in hosts.into_iter().zip([&["gateway"][..], &INTERFACES, &["fabric"]]) {
+            let off = || devices.iter().try_for_each(|device| without_offloads(device));
+            host.run(off).expect("inside").expect("offloads are off");
+        }
+    }
     let listener = world.brokers()[0].netns.run(|| TcpListener::bind(broker).expect("a broker")).expect("inside");
     serve(listener, trial.load.in_pieces);
 
