@@ -20,7 +20,7 @@ use proxy_common::tables::Address;
 
 use crate::maps::{ARRIVING, POLICIES, SCRATCH, Scratch};
 use crate::packet::{Skb, SkbPayload, classify};
-use crate::rewrite::{Flags, Ip, flags_and_window, set_ip, set_tcp, trim};
+use crate::rewrite::{Flags, Ip, flags_and_window, make_invalid, make_valid, set_ip, set_tcp, trim};
 use crate::{DROP, NEXT, Refused, checksum, count, flow, lock, opening, options};
 
 /// Time to live of forwarded packets, as if the daemon's socket had sent them.
@@ -218,7 +218,7 @@ fn carry_out(skb: Skb, scratch: &mut Scratch, onward: &Leg) -> Result<i32, Refus
             // SAFETY: no parameters are given: the route is looked up.
             return Ok(unsafe { bpf_redirect_neigh(onward.interface, core::ptr::null_mut(), 0, 0) } as i32);
         }
-        copy(skb, route, onward)?;
+        copy(skb, &scratch.headers, route, onward)?;
         set_ip(skb, &mut scratch.headers, &before.1)?;
         address_to_local(skb, scratch, before.0)?;
     } else {
@@ -276,17 +276,22 @@ fn address_to_local(skb: Skb, scratch: &mut Scratch, ports: u32) -> Result<(), R
 /// Sends a copy of the packet as it is now to the other host. Without it the host misses an acknowledgment, which comes
 /// again.
 #[inline(always)]
-fn copy(skb: Skb, route: Route, onward: &Leg) -> Result<(), Refused> {
+fn copy(skb: Skb, h: &Headers, route: Route, onward: &Leg) -> Result<(), Refused> {
     if onward.link_known == 0 {
         count(Count::Unsent);
         return Ok(());
     }
     skb.store(0, &onward.link)?;
-    // The copy of an echo has the payload still; the program at the way out cuts it.
-    skb.set_stamp(if matches!(route, Route::Echo) { CUT } else { 0 });
+    let echo = matches!(route, Route::Echo);
+    if echo {
+        // Such a copy has the payload still, which the program at the way out cuts. Should it be missing there, the
+        // bytes must not be taken for others.
+        skb.set_stamp(CUT);
+        make_invalid(skb, h)?;
+    }
     // SAFETY: the context is the one this program was called with.
     if unsafe { bpf_clone_redirect(skb.0, onward.interface, 0) } != 0 {
         count(Count::Unsent);
     }
-    Ok(())
+    if echo { make_valid(skb, h) } else { Ok(()) }
 }

@@ -14,7 +14,7 @@ use proxy_common::splice::verdict::WHOLE;
 
 use crate::maps::{FLOWS, LEAVING, SCRATCH, Scratch};
 use crate::packet::{Skb, classify};
-use crate::rewrite::{Flags, flags_and_window, set_tcp, trim};
+use crate::rewrite::{Flags, flags_and_window, make_valid, set_tcp, trim};
 use crate::{DROP, NEXT, Refused, count, flow, lock, opening, options};
 
 /// Puts the daemon's packets of spliced connections into the wire's numbers; all others pass.
@@ -58,6 +58,7 @@ fn leave(skb: Skb, scratch: &mut Scratch, flow: &FlowEntry) -> Result<i32, Refus
     if skb.is_forwarded() {
         skb.set_stamp(0);
         trim(skb, &mut scratch.headers, &raw mut scratch.piece, 0)?;
+        make_valid(skb, &scratch.headers)?;
         return Ok(NEXT);
     }
     let flags = scratch.headers.flags();

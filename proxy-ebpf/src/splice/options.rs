@@ -31,7 +31,7 @@ pub fn sack_blocks(skb: Skb, h: &Headers) -> u32 {
     }
     let bytes = u32::from_be(word) & 0xff;
     let blocks = bytes.wrapping_sub(2) / 8;
-    let fits = blocks >= 1 && blocks <= BLOCKS && bytes == 2 + 8 * blocks && TCP_LEN + 4 + 8 * blocks <= h.tcp_length;
+    let fits = (1..=BLOCKS).contains(&blocks) && bytes == 2 + 8 * blocks && TCP_LEN + 4 + 8 * blocks <= h.tcp_length;
     if fits { blocks } else { 0 }
 }
 

@@ -18,6 +18,9 @@ const TCP: u32 = 6;
 /// AE, CWR and ECE and the reserved bits, in the host's reading of the header's fourth word.
 const NOT_FLAGS: u32 = 0x0fc0_0000;
 
+/// What a checksum made wrong is wrong by.
+const ERROR: u32 = 0x5a;
+
 /// What a copy keeps of its flags.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Flags {
@@ -145,6 +148,18 @@ fn set_ipv6(skb: Skb, h: &mut Headers, ip: &Ip) -> Result<(), Refused> {
 }
 
 const _: () = assert!(IPV6_LEN == 4 * 10 && IPV4_LEN == 4 * 5);
+
+/// Makes the checksum wrong, in whatever state it is: nobody takes the packet until [`make_valid`].
+#[inline(always)]
+pub fn make_invalid(skb: Skb, h: &Headers) -> Result<(), Refused> {
+    adjust(skb, h, Sum(0).plus(ERROR), true)
+}
+
+/// Undoes [`make_invalid`].
+#[inline(always)]
+pub fn make_valid(skb: Skb, h: &Headers) -> Result<(), Refused> {
+    adjust(skb, h, Sum(0).minus(ERROR), true)
+}
 
 /// Cuts the payload to its first `keep` bytes; no more than its `gso` for a packet that is merged. Such a packet
 /// becomes a single one.

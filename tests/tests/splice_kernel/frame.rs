@@ -129,6 +129,13 @@ impl Segment {
         frame
     }
 
+    /// Whether a frame's TCP checksum is right.
+    pub(crate) fn is_sound(frame: &[u8]) -> bool {
+        let (header, addresses) = if frame[12] == 8 { (34, 26..34) } else { (54, 22..54) };
+        let length = (frame.len() - header) as u32;
+        checksum(&[&frame[addresses], &length.to_be_bytes(), &[0, 0, 0, 6], &frame[header..]]) == 0
+    }
+
     /// Reads a frame back, and checks every length and checksum in it.
     pub(crate) fn read(frame: &[u8]) -> Self {
         let link = [frame[..6].try_into().expect("six"), frame[6..12].try_into().expect("six")];

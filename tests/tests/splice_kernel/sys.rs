@@ -222,3 +222,26 @@ impl Tap {
         }
     }
 }
+
+/// Takes every offload off an interface of the calling thread's namespace: checksums are made and verified by the
+/// kernel, and packets are neither merged nor cut.
+pub(crate) fn without_offloads(interface: &str) -> io::Result<()> {
+    // include/uapi/linux/ethtool.h: set transmit checksums, TSO, GSO and GRO.
+    const COMMANDS: [u32; 4] = [0x17, 0x1f, 0x24, 0x2c];
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+    let any = std::net::UdpSocket::bind("0.0.0.0:0")?;
+    for command in COMMANDS {
+        let mut value = [command, 0u32];
+        // SAFETY: all zero is a value of it.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+        // SAFETY: the request and the two words it points to outlive the call.
+        if unsafe { libc::ioctl(any.as_raw_fd(), SIOCETHTOOL, &raw mut request) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}

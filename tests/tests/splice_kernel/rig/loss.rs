@@ -1,4 +1,4 @@
-//! Packets that get lost: a program of five instructions on an interface of a host.
+//! Packets that get lost: a program of six instructions on an interface of a host.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -7,22 +7,19 @@ const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 const BPF_TCX_INGRESS: u32 = 46;
-const BPF_TCX_EGRESS: u32 = 47;
+/// Ahead of all others.
+const BPF_F_BEFORE: u32 = 1 << 3;
 
 /// A loss that lasts as long as this lives.
 #[derive(Debug)]
-pub(super) struct Loss(#[expect(dead_code, reason = "closed when dropped")] Vec<OwnedFd>);
+pub(super) struct Loss(#[expect(dead_code, reason = "closed when dropped")] OwnedFd);
 
 impl Loss {
-    /// Loses so many in a million of the packets that come in by or leave by an interface of the calling thread's
-    /// namespace.
+    /// Loses so many in a million of the packets that come in by an interface of the calling thread's namespace. (A
+    /// sender would hear of what is dropped on the way out, and send it again at once.)
     pub(super) fn on(interface: u32, per_million: u32) -> io::Result<Self> {
-        let mut held = vec![];
-        for way in [BPF_TCX_INGRESS, BPF_TCX_EGRESS] {
-            let program = load(way, per_million)?;
-            held.push(attach(&program, interface, way)?);
-        }
-        Ok(Self(held))
+        let program = load(per_million)?;
+        attach(&program, interface).map(Self)
     }
 }
 
@@ -32,7 +29,7 @@ const fn instruction(code: u8, registers: u8, offset: i16, immediate: i32) -> u6
     u64::from_le_bytes([code, registers, o0, o1, i0, i1, i2, i3])
 }
 
-fn load(way: u32, per_million: u32) -> io::Result<OwnedFd> {
+fn load(per_million: u32) -> io::Result<OwnedFd> {
     let threshold = u64::from(per_million) * u64::from(u32::MAX) / 1_000_000;
     let code = [
         // w0 = bpf_get_prandom_u32()
@@ -53,13 +50,13 @@ fn load(way: u32, per_million: u32) -> io::Result<OwnedFd> {
     attributes[1] = code.len() as u32;
     put(&mut attributes, 2, code.as_ptr() as u64);
     put(&mut attributes, 4, c"GPL".as_ptr() as u64);
-    attributes[17] = way;
+    attributes[17] = BPF_TCX_INGRESS;
     bpf(BPF_PROG_LOAD, &mut attributes)
 }
 
-fn attach(program: &OwnedFd, interface: u32, way: u32) -> io::Result<OwnedFd> {
+fn attach(program: &OwnedFd, interface: u32) -> io::Result<OwnedFd> {
     let mut attributes = [0u32; 16];
-    (attributes[0], attributes[1], attributes[2]) = (program.as_raw_fd() as u32, interface, way);
+    attributes[..4].copy_from_slice(&[program.as_raw_fd() as u32, interface, BPF_TCX_INGRESS, BPF_F_BEFORE]);
     bpf(BPF_LINK_CREATE, &mut attributes)
 }
 

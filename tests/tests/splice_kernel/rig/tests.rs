@@ -15,11 +15,12 @@ const LOAD: Load =
     Load { connections: 1, depth: 4, daemons: 0, largest: 60_000, in_pieces: false, lasts: Duration::from_secs(3) };
 
 fn report(trial: &Trial, outcome: &Outcome) {
-    let Outcome { seen, relayed, traffic, turns, programs } = outcome;
+    let Outcome { seen, relayed, traffic, turns, recalled, programs } = outcome;
     let load = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
     eprintln!(
         "{:?} {} connections, loss {} ppm: {} frames ({} the daemon's), {} MB, {} above 150 ms; in the kernel {} MB, by \
-         the daemon {} requests, {} answers, {} MB; turns of the kernel {turns:?}",
+         the daemon {} requests, {} answers, {} MB; turns of the kernel {turns:?}, {recalled} \
+         taken back",
         trial.family,
         trial.load.connections,
         trial.loss,
@@ -54,15 +55,17 @@ fn report(trial: &Trial, outcome: &Outcome) {
     eprintln!("  {counted:?}");
 }
 
+const TRIAL: Trial = Trial { family: Family::V4, load: LOAD, loss: 0, offloads: true, recalls: false, splices: true };
+
 /// Runs a trial in both families, and checks what holds in every one.
-fn in_both_families(load: Load, loss: u32, check: impl Fn(&Outcome)) {
+fn in_both_families(trial: Trial, check: impl Fn(&Outcome)) {
     for family in [Family::V4, Family::V6] {
-        let trial = Trial { family, load, loss, splices: true };
+        let trial = Trial { family, ..trial };
         let outcome = attempt(&trial);
         report(&trial, &outcome);
         let Outcome { seen, relayed, programs, .. } = &outcome;
         assert!(seen.frames.load(Ordering::Relaxed) > 0, "{trial:?}: nothing was asked");
-        assert_eq!(relayed.ended.load(Ordering::Relaxed), load.connections as u64, "{trial:?}");
+        assert_eq!(relayed.ended.load(Ordering::Relaxed), trial.load.connections as u64, "{trial:?}");
         for reason in [Reason::BadForm, Reason::BadChecksum, Reason::BadAck, Reason::BadReset, Reason::Unannounced] {
             assert_eq!(programs.count(Count::Judged(reason)), 0, "{trial:?}: {reason:?} of genuine traffic");
         }
@@ -71,15 +74,18 @@ fn in_both_families(load: Load, loss: u32, check: impl Fn(&Outcome)) {
     }
 }
 
+/// Both took part, in many turns.
+fn was_mixed(outcome: &Outcome) {
+    assert!(outcome.seen.daemons.load(Ordering::Relaxed) > 0);
+    assert!(outcome.turns.iter().all(|n| *n > 8), "the kernel had many turns: {:?}", outcome.turns);
+    assert!(outcome.traffic.iter().all(|t| t.bytes > 0), "{:?}", outcome.traffic);
+}
+
 #[test]
 fn without_leave_everything_comes_to_the_daemon() {
     need_splice!();
-    let trial = Trial {
-        family: Family::V4,
-        load: Load { daemons: 100, lasts: Duration::from_secs(1), ..LOAD },
-        loss: 0,
-        splices: false,
-    };
+    let load = Load { daemons: 100, lasts: Duration::from_secs(1), ..LOAD };
+    let trial = Trial { load, splices: false, ..TRIAL };
     let outcome = attempt(&trial);
     report(&trial, &outcome);
     assert_eq!((outcome.traffic[0].bytes, outcome.traffic[1].bytes), (0, 0));
@@ -91,7 +97,7 @@ fn without_leave_everything_comes_to_the_daemon() {
 #[test]
 fn a_connection_without_frames_of_the_daemons_stays_in_the_kernel() {
     need_splice!();
-    in_both_families(LOAD, 0, |outcome| {
+    in_both_families(TRIAL, |outcome| {
         let all = outcome.seen.bytes.load(Ordering::Relaxed);
         let spliced = outcome.traffic[0].bytes + outcome.traffic[1].bytes;
         let daemons = outcome.relayed.bytes.load(Ordering::Relaxed);
@@ -104,11 +110,7 @@ fn a_connection_without_frames_of_the_daemons_stays_in_the_kernel() {
 fn frames_of_the_daemons_come_out_in_order_between_the_kernels() {
     need_splice!();
     let load = Load { connections: 8, depth: 8, daemons: 30, in_pieces: true, ..LOAD };
-    in_both_families(load, 0, |outcome| {
-        assert!(outcome.seen.daemons.load(Ordering::Relaxed) > 0);
-        assert!(outcome.turns.iter().all(|n| *n > 8), "the kernel had many turns: {:?}", outcome.turns);
-        assert!(outcome.traffic.iter().all(|t| t.bytes > 0), "{:?}", outcome.traffic);
-    });
+    in_both_families(Trial { load, ..TRIAL }, was_mixed);
 }
 
 #[test]
@@ -116,9 +118,45 @@ fn lost_packets_cost_time_and_no_byte() {
     need_splice!();
     // In pieces, so that there is always something behind what is lost.
     let load = Load { connections: 8, depth: 16, daemons: 10, in_pieces: true, lasts: Duration::from_secs(8), ..LOAD };
-    in_both_families(load, 10_000, |outcome| {
+    in_both_families(Trial { load, loss: 10_000, ..TRIAL }, |outcome| {
+        was_mixed(outcome);
         assert!(outcome.programs.count(Count::Judged(Reason::Hole)) > 0, "nothing was lost in the kernel's turn");
-        assert!(outcome.turns.iter().all(|n| *n > 8), "the kernel had many turns: {:?}", outcome.turns);
-        assert!(outcome.traffic.iter().all(|t| t.bytes > 0), "{:?}", outcome.traffic);
     });
+}
+
+#[test]
+fn without_offloads_every_checksum_is_verified_by_the_receiver() {
+    need_splice!();
+    let load = Load { connections: 4, depth: 8, daemons: 10, lasts: Duration::from_secs(6), ..LOAD };
+    in_both_families(Trial { load, loss: 2_000, offloads: false, ..TRIAL }, was_mixed);
+}
+
+#[test]
+fn a_recall_at_any_moment_is_only_a_switch() {
+    need_splice!();
+    let load = Load { connections: 4, depth: 8, daemons: 10, lasts: Duration::from_secs(6), ..LOAD };
+    in_both_families(Trial { load, loss: 1_000, recalls: true, ..TRIAL }, |outcome| {
+        was_mixed(outcome);
+        assert!(outcome.recalled > 100, "{} turns were ended", outcome.recalled);
+    });
+}
+
+#[test]
+fn a_long_mix_of_everything() {
+    need_splice!();
+    harness::full_tier!();
+    for (nth, largest) in [200, 3_000, 60_000, 1_500_000].into_iter().enumerate() {
+        for (loss, offloads) in [(0, true), (1_000, true), (20_000, true), (2_000, false)] {
+            let load = Load {
+                connections: 16,
+                depth: [1, 4, 32, 8][nth],
+                daemons: [100, 5, 300, 20][nth],
+                largest,
+                in_pieces: nth % 2 == 1,
+                lasts: Duration::from_secs(15),
+            };
+            let recalls = nth == 2;
+            in_both_families(Trial { load, loss, offloads, recalls, ..TRIAL }, was_mixed);
+        }
+    }
 }

@@ -1,13 +1,14 @@
 //! A client's, a gateway's and a broker's host, and the gateway's daemon on its own.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use harness::netns::World;
 use harness::wait;
-use proxy_common::flows::Traffic;
+use proxy_common::flows::{Recalled, Traffic};
 use proxy_common::splice::state::{Leg, Side};
 
 use super::daemon::{Daemon, Relayed, Shared};
@@ -17,9 +18,10 @@ use super::traffic::{Load, Seen, run, serve};
 use crate::fixtures::{Family, index};
 use crate::programs::Programs;
 use crate::session::{begin, leg, policy};
-use crate::sys::set_option;
+use crate::sys::{set_option, without_offloads};
 
 const PORT: u16 = 9092;
+const GENERATION: u32 = 1;
 const MARK: i32 = 0x7a11;
 const SO_BINDTOIFINDEX: libc::c_int = 62;
 /// Room of sockets from the first packet on: without it a switch waits for a small window to grow.
@@ -32,8 +34,12 @@ const INTERFACES: [&str; 2] = ["client0", "fabric"];
 pub(super) struct Trial {
     pub(super) family: Family,
     pub(super) load: Load,
-    /// Packets in a million that are lost at the client's and at the broker's interface, each way.
+    /// Packets in a million that are lost on each link, each way.
     pub(super) loss: u32,
+    /// Whether interfaces merge and cut packets and leave checksums to be made by others.
+    pub(super) offloads: bool,
+    /// Whether directions are taken back all the time, wherever they are.
+    pub(super) recalls: bool,
     /// Without it everything is the daemon's.
     pub(super) splices: bool,
 }
@@ -44,6 +50,8 @@ pub(super) struct Outcome {
     pub(super) relayed: Arc<Relayed>,
     /// Of all sessions, by direction.
     pub(super) traffic: [Traffic; 2],
+    /// Turns of the kernel that were ended by a recall.
+    pub(super) recalled: u32,
     /// Turns of the kernel, by direction.
     pub(super) turns: [u32; 2],
     pub(super) programs: Programs,
@@ -57,6 +65,13 @@ pub(super) fn attempt(trial: &Trial) -> Outcome {
     let gateway = SocketAddr::new(of(world.gateway_seen_by(0).into(), world.gateway_v6_seen_by(0).into()), PORT);
     let broker = SocketAddr::new(of(world.brokers()[0].v4.into(), world.brokers()[0].v6.into()), PORT);
 
+    if !trial.offloads {
+        let hosts = [&world.client(0).netns, &world.gateway().netns, &world.brokers()[0].netns];
+        for (host, devices) in hosts.into_iter().zip([&["gateway"][..], &INTERFACES, &["fabric"]]) {
+            let off = || devices.iter().try_for_each(|device| without_offloads(device));
+            host.run(off).expect("inside").expect("offloads are off");
+        }
+    }
     let listener = world.brokers()[0].netns.run(|| TcpListener::bind(broker).expect("a broker")).expect("inside");
     serve(listener, trial.load.in_pieces);
 
@@ -89,11 +104,22 @@ pub(super) fn attempt(trial: &Trial) -> Outcome {
         let daemon = start(&programs, interfaces, session as u32, [client, broker], splice, &relayed);
         daemons.push(thread::spawn(move || daemon.run()));
     }
-    let lost = [&world.client(0).netns, &world.brokers()[0].netns]
-        .map(|n| n.run(|| Loss::on(index(far(n.name())), trial.loss).expect("losses")).expect("inside"));
+    let lost = [
+        (&world.client(0).netns, "gateway"),
+        (&world.gateway().netns, INTERFACES[0]),
+        (&world.gateway().netns, INTERFACES[1]),
+        (&world.brokers()[0].netns, "fabric"),
+    ]
+    .map(|(host, device)| host.run(|| Loss::on(index(device), trial.loss).expect("losses")).expect("inside"));
 
     let seen = Arc::new(Seen::default());
-    run(clients, trial.load, &seen);
+    let over = AtomicBool::new(false);
+    let recalled = thread::scope(|scope| {
+        let recaller = trial.recalls.then(|| scope.spawn(|| recall(&programs, trial.load.connections as u32, &over)));
+        run(clients, trial.load, &seen);
+        over.store(true, Ordering::Relaxed);
+        recaller.map_or(0, |r| r.join().expect("no panic"))
+    });
     drop(lost);
     wait::until_true("every session ends in order", Duration::from_secs(20), || {
         daemons.iter().all(thread::JoinHandle::is_finished)
@@ -114,12 +140,7 @@ pub(super) fn attempt(trial: &Trial) -> Outcome {
             turns[nth] += slot.session.dirs[nth].epoch.div_ceil(2);
         }
     }
-    Outcome { seen, relayed, traffic, turns, programs }
-}
-
-/// The only interface of a host at the edge.
-fn far(netns: &str) -> &'static str {
-    if netns.contains("client") { "gateway" } else { "fabric" }
+    Outcome { seen, relayed, traffic, turns, recalled, programs }
 }
 
 /// Begins a session on two connections.
@@ -131,7 +152,6 @@ fn start(
     splices: bool,
     relayed: &Arc<Relayed>,
 ) -> Daemon {
-    const GENERATION: u32 = 1;
     let legs: [Leg; 2] = [Side::Client, Side::Broker].map(|side| {
         let socket = &sockets[side.index()];
         socket.set_nodelay(true).expect("no delay");
@@ -150,6 +170,21 @@ fn start(
         programs.guard(socket);
     }
     Daemon::new(shared, sockets, places, splices, Arc::clone(relayed))
+}
+
+/// Takes directions back, one after the other, until it is over.
+fn recall(programs: &Mutex<Programs>, sessions: u32, over: &AtomicBool) -> u32 {
+    let mut recalled = 0;
+    let directions = (0..sessions).flat_map(|session| [(session, Side::Client), (session, Side::Broker)]).cycle();
+    for (session, direction) in directions {
+        if over.load(Ordering::Relaxed) {
+            break;
+        }
+        let answer = programs.lock().expect("no panic").recall(session, direction, GENERATION);
+        recalled += u32::from(answer == Recalled::WasPeer);
+        thread::sleep(Duration::from_micros(300));
+    }
+    recalled
 }
 
 fn listen(at: SocketAddr) -> TcpListener {
