@@ -109,6 +109,7 @@ fn simulate(scenario: &Scenario, trace: bool) -> Result<Counts, String> {
         }
     }
     finished(scenario, &client, &broker, &gateway)?;
+    gateway.counts.took = client.satisfied_at;
     Ok(gateway.counts)
 }
 
@@ -197,5 +198,22 @@ fn every_byte_arrives_once_and_in_order_whatever_happens() {
             assert!(total.reasons.get(what).is_some_and(|count| *count >= 100), "hardly ever: {what}");
         }
         assert!(total.frames > last - first, "too few frames were the kernel's");
+    }
+}
+
+/// Without faults a splice finds no reason to wait: whatever is switched, no timer has to come to the rescue.
+#[test]
+fn without_faults_a_spliced_connection_is_as_quick_as_a_relayed_one() {
+    let trace = std::env::var_os("SPLICE_TRACE").is_some();
+    let only = number("SPLICE_SEED");
+    for seed in only.map_or(0..300, |seed| seed..seed + 1) {
+        let spliced = Scenario::of(seed).without_faults();
+        let mut relayed = spliced.clone();
+        relayed.manner.splices_at = Micros::MAX / 2;
+        let took = [&spliced, &relayed].map(|scenario| run(scenario, trace).expect("no faults").took);
+        let (with, without) = (took[0], took[1]);
+        if with > without + without / 5 + 20 * MILLI {
+            println!("seed {seed}: {with} µs spliced, {without} µs relayed");
+        }
     }
 }

@@ -132,6 +132,22 @@ impl Scenario {
         }
     }
 
+    /// The same where nothing goes wrong, and nobody is short of memory.
+    pub(crate) fn without_faults(mut self) -> Self {
+        self.links = [(); 4].map(|()| Faults::NONE);
+        for config in self.configs.iter_mut().flatten() {
+            (config.receive_buffer, config.window, config.send_buffer) = (512 << 10, 256 << 10, 512 << 10);
+            (config.nodelay, config.scale) = (true, 7);
+        }
+        let manner = &mut self.manner;
+        (manner.stalls, manner.recalls, manner.own_requests, manner.local_loss, manner.attacks) = (0, 0, 0, 0, 0);
+        (manner.arms, manner.room, manner.splices_at, manner.cpu_delay) = (1_000, u32::MAX, 0, 0);
+        for habits in [&mut self.client, &mut self.broker] {
+            (habits.aborts_at, habits.closes_after) = (None, usize::MAX);
+        }
+        self
+    }
+
     /// Simpler ones, the ones that leave out most first.
     pub(crate) fn simpler(&self) -> Vec<Self> {
         let changes: &[fn(&mut Self)] = &[
