@@ -201,19 +201,17 @@ fn every_byte_arrives_once_and_in_order_whatever_happens() {
     }
 }
 
-/// Without faults a splice finds no reason to wait: whatever is switched, no timer has to come to the rescue.
+/// Without faults no timer has to come to the rescue, whatever is switched. (A connection that is still slow-starting does
+/// so over the sum of both round trips: that is why it may take twice as long.)
 #[test]
-fn without_faults_a_spliced_connection_is_as_quick_as_a_relayed_one() {
+fn without_faults_a_spliced_connection_never_waits_for_a_timeout() {
     let trace = std::env::var_os("SPLICE_TRACE").is_some();
     let only = number("SPLICE_SEED");
-    for seed in only.map_or(0..300, |seed| seed..seed + 1) {
+    for seed in only.map_or(0..1_000, |seed| seed..seed + 1) {
         let spliced = Scenario::of(seed).without_faults();
         let mut relayed = spliced.clone();
         relayed.manner.splices_at = Micros::MAX / 2;
-        let took = [&spliced, &relayed].map(|scenario| run(scenario, trace).expect("no faults").took);
-        let (with, without) = (took[0], took[1]);
-        if with > without + without / 5 + 20 * MILLI {
-            println!("seed {seed}: {with} µs spliced, {without} µs relayed");
-        }
+        let [with, without] = [&spliced, &relayed].map(|scenario| run(scenario, trace).expect("no faults").took);
+        assert!(with < 2 * without + 100 * MILLI, "seed {seed}: {with} µs spliced, {without} µs relayed");
     }
 }
