@@ -39,6 +39,8 @@ const BROKER: Host = Host(2);
 
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 10_000;
+/// After so many a long run says how far it is.
+const PROGRESS: u64 = 10_000;
 /// Events, and virtual time, that a run may take once everything goes right.
 const MAX_EVENTS: usize = 500_000;
 const MAX_TIME: Micros = 3_600_000 * MILLI;
@@ -177,6 +179,9 @@ fn every_byte_arrives_once_and_in_order_whatever_happens() {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= last {
                         return;
+                    }
+                    if seed > first && (seed - first).is_multiple_of(PROGRESS) {
+                        println!("{} seeds done", seed - first);
                     }
                     match run_seed(seed) {
                         Ok(counts) => total.lock().expect("no panic").add(&counts),
