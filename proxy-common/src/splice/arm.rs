@@ -99,5 +99,4 @@ pub fn may_open(d: &Dir, armed: &Armed, p: &Arriving) -> bool {
         && d.y_lacked == armed.sent
         && d.y_ack.0 == point
         && d.v_max.0 == point
-        && !d.is_clamped()
 }

@@ -21,13 +21,14 @@ pub(crate) use kernel::Counts;
 
 use std::collections::VecDeque;
 
+use proxy_common::splice::notes::RING;
 use proxy_common::splice::policy::Policy;
 use proxy_common::splice::segment::Arriving;
 use proxy_common::splice::state::{Origin, Session, Side};
 use proxy_common::splice::walk::Survey;
 
 use crate::net::{Host, Node, Rng};
-use crate::tcp::{Config, Endpoint, Micros, Segment, Socket};
+use crate::tcp::{Config, Endpoint, MILLI, Micros, Segment, Socket};
 use crate::{BROKER, CLIENT};
 use daemon::Daemon;
 use ledger::Ledger;
@@ -236,7 +237,12 @@ impl Node for Gateway {
 
     fn poll(&mut self, now: Micros) -> Option<(Host, Segment)> {
         if self.session.is_none() && now >= self.manner.splices_at {
-            self.splice();
+            // With more unanswered requests than the ring has places some answers would be without a note.
+            if self.daemon.unanswered() < RING {
+                self.splice();
+            } else {
+                self.manner.splices_at = now + MILLI;
+            }
         }
         if self.attacks_at.is_some_and(|at| at <= now) {
             self.attack(now);
