@@ -71,6 +71,13 @@ impl Sequence {
         let wrapped = (i64::from(self.0) + i64::from(n)) % (i64::from(i32::MAX) + 1);
         Self(wrapped as i32)
     }
+
+    /// Whether it comes before `other`, if they are less than half of all sequences apart.
+    #[must_use]
+    pub fn is_before(self, other: Self) -> bool {
+        let ahead = (i64::from(other.0) - i64::from(self.0)).rem_euclid(i64::from(i32::MAX) + 1);
+        (1..1 << 30).contains(&ahead)
+    }
 }
 
 impl fmt::Display for Sequence {
@@ -91,6 +98,12 @@ mod tests {
         assert_eq!(Sequence(i32::MAX - 2).plus(5), Sequence(2));
         assert_eq!(Sequence(7).plus(0), Sequence(7));
         assert_eq!(Sequence::NONE.plus(3), Sequence::NONE);
+    }
+
+    #[test]
+    fn the_order_goes_on_across_the_wrap_around() {
+        assert!(Sequence(3).is_before(Sequence(4)) && Sequence(i32::MAX).is_before(Sequence(2)));
+        assert!(!Sequence(4).is_before(Sequence(4)) && !Sequence(2).is_before(Sequence(i32::MAX)));
     }
 
     proptest! {

@@ -12,6 +12,8 @@ pub mod ids;
 pub mod place;
 pub mod produce;
 pub mod purgatory;
+pub mod queue;
 pub mod rename;
 pub mod sample;
 pub mod select;
+pub mod writer;

@@ -22,6 +22,7 @@ use tokio_rustls::TlsConnector;
 use super::endpoint::Endpoint;
 pub use super::error::{ClientError, Problem, Step};
 use super::merge::Observed;
+use super::own::Opened;
 pub use super::scram::ScramError;
 use super::scram::{self, Hash};
 use super::topology::VersionTable;
@@ -37,7 +38,8 @@ const FRAME: usize = 16 << 20;
 /// The client id that brokers see in quotas and request logs.
 const CLIENT_ID: &str = "turnout";
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+/// Both directions of a connection, with or without TLS.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// A connection whose ApiVersions are known.
@@ -69,6 +71,12 @@ impl Connection {
         let mut this = Self { peer, stream, tls: is_tls, bound, next_id: 0, versions: VersionTable::new() };
         this.versions = this.api_versions().await?;
         Ok(this)
+    }
+
+    /// The connection itself, for requests of another room.
+    pub(super) fn into_opened(self) -> Opened {
+        let Self { peer, stream, versions, tls: _, bound: _, next_id: _ } = self;
+        Opened { stream, versions, peer }
     }
 
     /// What the broker speaks.

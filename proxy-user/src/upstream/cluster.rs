@@ -237,6 +237,16 @@ impl Cluster {
         candidates::mainline(target, &settings.bootstrap, &topology, known_too, &health, std::time::Instant::now())
     }
 
+    /// The config, with its addresses parsed.
+    pub(super) fn settings(&self) -> Arc<Settings> {
+        self.0.shared.settings.borrow().clone()
+    }
+
+    /// Addresses for the gateway's own client, best first.
+    pub(super) fn own_candidates(&self, settings: &Settings) -> Vec<Endpoint> {
+        self.0.shared.own_candidates(settings)
+    }
+
     /// How long one attempt to connect to a broker may take.
     #[must_use]
     pub fn connect_timeout(&self) -> Duration {

@@ -18,12 +18,15 @@
 
 mod derived;
 mod owned;
+mod stamper;
 mod streams;
 
 pub use derived::{FIRST_DERIVED, Seed};
 pub use owned::Owned;
+pub use stamper::{Advance, Anonymous, Deriving, Preserving, Stamper};
 pub use streams::{Admission, Bounds, Generation, Seen, StreamKey, Streams};
 
+use super::ids::Sequence;
 use super::produce::batch::{Batch, Stamp};
 
 /// How a branch chooses.
@@ -47,6 +50,25 @@ pub struct Assigned {
     pub stamp: Stamp,
     /// Which incarnation of the producer that is; always the first where the broker doesn't deduplicate.
     pub generation: Generation,
+    /// The sequence with which a broker was first seen to take this incarnation, in this epoch. Until then its batches
+    /// go out one by one: a broker that doesn't know a producer takes any first sequence, so a second batch could
+    /// overtake a first one that fails.
+    pub start: Option<Sequence>,
+}
+
+impl Assigned {
+    /// Whether both are of one producer, as a broker sees it.
+    #[must_use]
+    pub fn is_of(&self, other: &Self) -> bool {
+        (self.generation, self.stamp.producer, self.stamp.epoch)
+            == (other.generation, other.stamp.producer, other.stamp.epoch)
+    }
+
+    /// Whether it must not be sent while another batch of its producer is in flight.
+    #[must_use]
+    pub fn goes_alone(&self) -> bool {
+        self.stamp.producer.is_idempotent() && self.start.is_none()
+    }
 }
 
 /// A `preserve`d batch is sent as it came; every other one loses its transactional bit, under which a broker would

@@ -12,13 +12,15 @@ pub struct Owned {
     first_epoch: ProducerEpoch,
     generation: Generation,
     next: Sequence,
+    /// The first sequence that was taken in this generation.
+    start: Option<Sequence>,
 }
 
 impl Owned {
     /// As InitProducerId on the branch's cluster gave it.
     #[must_use]
     pub fn new(producer: ProducerId, epoch: ProducerEpoch) -> Self {
-        Self { producer, first_epoch: epoch, generation: Generation(0), next: Sequence::FIRST }
+        Self { producer, first_epoch: epoch, generation: Generation(0), next: Sequence::FIRST, start: None }
     }
 
     /// The epoch of this generation; `None` when there are no more: another producer id is needed.
@@ -32,7 +34,7 @@ impl Owned {
     pub fn assign(&mut self, span: u32) -> Option<Assigned> {
         let stamp = Stamp { producer: self.producer, epoch: self.epoch()?, sequence: self.next, transactional: false };
         self.next = self.next.plus(span);
-        Some(Assigned { stamp, generation: self.generation })
+        Some(Assigned { stamp, generation: self.generation, start: self.start })
     }
 
     /// Generation `from` ended in a hole: raises the epoch, which a producer may do by itself (KIP-360), and counts from
@@ -43,7 +45,21 @@ impl Owned {
         }
         self.generation = Generation(from.0.saturating_add(1));
         self.next = Sequence::FIRST;
+        self.start = None;
         true
+    }
+
+    /// The branch took a batch of `generation` that begins with `first`.
+    pub fn acknowledge(&mut self, generation: Generation, first: Sequence) {
+        if generation == self.generation {
+            self.start.get_or_insert(first);
+        }
+    }
+
+    /// The first sequence that the branch took in the present generation.
+    #[must_use]
+    pub fn start(&self) -> Option<Sequence> {
+        self.start
     }
 
     /// The generation that is written now.

@@ -78,6 +78,8 @@ pub struct Bounds {
 #[derive(Debug)]
 struct Stream {
     generation: Generation,
+    /// The first sequence that was taken in this generation, and its epoch.
+    start: Option<(ProducerEpoch, Sequence)>,
     window: VecDeque<Seen>,
     /// When it was last used, on the clock and in the order of uses.
     used: Instant,
@@ -139,7 +141,24 @@ impl Streams {
         }
         // A stream that had four billion holes begins anew.
         stream.generation = Generation(from.0.wrapping_add(1));
+        stream.start = None;
         true
+    }
+
+    /// The branch took a batch of this generation and epoch that begins with `first`.
+    pub fn acknowledge(&mut self, key: &StreamKey, generation: Generation, epoch: ProducerEpoch, first: Sequence) {
+        if let Some(stream) = self.streams.get_mut(key)
+            && stream.generation == generation
+            && stream.start.is_none_or(|(of, _)| of != epoch)
+        {
+            stream.start = Some((epoch, first));
+        }
+    }
+
+    /// The first sequence that the branch took in the present generation and this epoch.
+    #[must_use]
+    pub fn start(&self, key: &StreamKey, epoch: ProducerEpoch) -> Option<Sequence> {
+        self.streams.get(key)?.start.filter(|(of, _)| *of == epoch).map(|(_, first)| first)
     }
 
     /// Streams remembered.
@@ -188,7 +207,7 @@ impl Streams {
             let turn = self.turn;
             order.retain(|(at, key)| *at == turn || streams.get(key).is_some_and(|stream| stream.turn == *at));
         }
-        let fresh = || Stream { generation: Generation(0), window: VecDeque::new(), used: now, turn: 0 };
+        let fresh = || Stream { generation: Generation(0), start: None, window: VecDeque::new(), used: now, turn: 0 };
         let stream = self.streams.entry(key.clone()).or_insert_with(fresh);
         (stream.used, stream.turn) = (now, self.turn);
         stream
@@ -268,6 +287,21 @@ mod tests {
         assert_eq!(streams.generation(&key(2), now), Generation(0));
         assert!(streams.advance(&key(1), Generation(1), now));
         assert_eq!(streams.generation(&key(1), now), Generation(2));
+    }
+
+    #[test]
+    fn a_generation_starts_with_what_was_first_taken_in_it() {
+        let (mut streams, now) = (streams(10), Instant::now());
+        let (old, new) = (ProducerEpoch(0), ProducerEpoch(1));
+        streams.generation(&key(1), now);
+        assert_eq!(streams.start(&key(1), old), None);
+        streams.acknowledge(&key(1), Generation(0), old, Sequence(40));
+        streams.acknowledge(&key(1), Generation(0), old, Sequence(41));
+        assert_eq!(streams.start(&key(1), old), Some(Sequence(40)));
+        assert_eq!(streams.start(&key(1), new), None, "a raised epoch starts anew");
+        streams.advance(&key(1), Generation(0), now);
+        streams.acknowledge(&key(1), Generation(0), old, Sequence(50));
+        assert_eq!(streams.start(&key(1), old), None, "what the last generation wrote doesn't count");
     }
 
     #[test]
