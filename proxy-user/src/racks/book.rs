@@ -127,7 +127,8 @@ impl Book {
     }
 
     /// A replica could not serve a partition, or nothing at all: nobody is sent there for a while. Readers that come back
-    /// while it is held already don't make it longer.
+    /// while it is held already don't make it longer; nor do holds for all partitions grow, for whether a broker is alive
+    /// the cluster tells.
     pub fn hold(&mut self, node: NodeId, spot: Option<&Spot>, rules: HoldRules, now: Instant) {
         if self.holds.len() >= MAX_ENTRIES {
             self.expire_holds(rules, now);
@@ -138,7 +139,8 @@ impl Book {
             Some(hold) if now < hold.until => {}
             Some(hold) => {
                 let served = now.saturating_duration_since(hold.until);
-                let span = if served >= rules.longest { first } else { (hold.span * 2).min(rules.longest) };
+                let anew = served >= rules.longest || spot.is_none();
+                let span = if anew { first } else { (hold.span * 2).min(rules.longest) };
                 *hold = Hold { until: now + span, span };
             }
             // A hold that isn't noted costs a redirect too many, which the bound of each minute limits.
@@ -233,6 +235,8 @@ mod tests {
         assert!(book.is_any_held(|node| node == NodeId(1), now) && !book.is_any_held(|node| node == NodeId(2), now));
         assert_eq!(book.held(now).len(), 2);
         assert_eq!(book.held(now + RULES.first), []);
+        book.hold(NodeId(1), None, RULES, now + RULES.first);
+        assert_eq!(book.held(now + RULES.first * 2), [], "it does not grow");
     }
 
     #[test]

@@ -16,11 +16,13 @@ use kafka_protocol::protocol::StrBytes;
 
 use crate::support::*;
 
+/// Without groups: one whose coordinator dies begins anew where it last committed, and what is read twice must not have come
+/// twice.
 const READERS: [(Family, Way); 4] = [
     (Family::Java, Way::Assigned),
     (Family::Librdkafka, Way::Assigned),
-    (Family::Franz, Way::Classic),
-    (Family::Sarama, Way::Classic),
+    (Family::Franz, Way::Assigned),
+    (Family::Sarama, Way::Assigned),
 ];
 
 /// How much later than a consumer at the leader ours may read on.

@@ -78,7 +78,7 @@ fn start() -> Result<Stage> {
 /// A gateway that leads all clients to the rack `az3`.
 pub(crate) fn gateway(cluster: &Cluster, mode: &str, more: &str) -> GatewayBuilder {
     let racks = format!(
-        "racks: {{mode: {mode}, clients: [{{cidr: 127.0.0.0/8, rack: az3}}], hold_down: 3s, price_per_gb: 0.02 USD{more}}}"
+        "racks: {{mode: {mode}, clients: [{{cidr: 127.0.0.0/8, rack: az3}}], hold_down: 3s, hold_down_max: 6s, price_per_gb: 0.02 USD{more}}}"
     );
     // Brokers come and go here, and all are on this host.
     Gateway::before(cluster).virtual_line(&racks).cluster_line("partition_refresh: 1s").cluster_line("refresh: 5s")
@@ -179,8 +179,7 @@ impl Stream {
         let more = json!({"client_id": self.reader, "properties": properties(self.family)});
         control.connect_with(&plain.bootstrap(), more)?;
         control.set_patience(Duration::from_secs(180));
-        let group = format!("{}-control", self.topic);
-        let consume = Consume::from(&self.topic).count(self.count).timeout_ms(150_000).group(&group);
+        let consume = Consume::from(&self.topic).count(self.count).timeout_ms(150_000);
         control.send("consume", serde_json::to_value(consume)?)?;
         self.control = Some(control);
         wait::until(&format!("the other {} to read", self.family), SOON, || {
