@@ -58,6 +58,9 @@
 //! 7. Nothing of a packet that the [`gate`] refuses changes the state.
 //! 8. Every byte is translated while k ≠ 0; that is the program's to see to.
 //! 9. y sending below `y_lacked` proves that y was not told.
+//! 10. No window shrinks: what X or y was promised stays promised.
+//! 11. x is given a FIN only once Y has the whole PEER segment. So a local socket that is gone has nothing left to
+//!     answer for.
 //!
 //! # Use
 //! The program parses a packet ([`segment`]), reads the arm, walks the frames outside the lock ([`walk::survey`]), and

@@ -39,6 +39,8 @@ pub(crate) struct Client {
     expected: Vec<u8>,
     borders: Vec<usize>,
     received: usize,
+    /// When it had received everything.
+    pub(crate) satisfied_at: Micros,
     answered: usize,
     writes_at: Micros,
     reads_at: Micros,
@@ -72,6 +74,7 @@ impl Client {
             expected,
             borders,
             received,
+            satisfied_at: 0,
             answered,
             writes_at,
             reads_at,
@@ -134,6 +137,9 @@ impl Client {
             self.wrong = Some(format!("the client received other bytes at {} (frame {})", at + good, self.answered));
         }
         self.received += bytes.len();
+        if self.is_satisfied() {
+            self.satisfied_at = now;
+        }
         while self.answered < self.begun && self.borders[self.answered] <= self.received {
             self.answered += 1;
         }

@@ -39,9 +39,36 @@ const BROKER: Host = Host(2);
 
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 10_000;
+/// After so many a long run says how far it is.
+const PROGRESS: u64 = 10_000;
 /// Events, and virtual time, that a run may take once everything goes right.
 const MAX_EVENTS: usize = 500_000;
 const MAX_TIME: Micros = 3_600_000 * MILLI;
+
+/// What must happen in an ordinary run, or it proves less than it says.
+const HAPPENINGS: [&str; 21] = [
+    "opened",
+    "frame",
+    "hole",
+    "fin",
+    "reset",
+    "too large",
+    "again",
+    "straddling",
+    "probe",
+    "withheld",
+    "bad checksum",
+    "bad sequence",
+    "bad ack",
+    "bad reset",
+    "recalled",
+    "own request",
+    "→ untouched",
+    "→ local, bare",
+    "→ both",
+    "→ split",
+    "→ echo",
+];
 
 /// Runs a scenario; the error says what went wrong, be it a panic.
 fn run(scenario: &Scenario, trace: bool) -> Result<Counts, String> {
@@ -84,6 +111,7 @@ fn simulate(scenario: &Scenario, trace: bool) -> Result<Counts, String> {
         }
     }
     finished(scenario, &client, &broker, &gateway)?;
+    gateway.counts.took = client.satisfied_at;
     Ok(gateway.counts)
 }
 
@@ -152,6 +180,9 @@ fn every_byte_arrives_once_and_in_order_whatever_happens() {
                     if seed >= last {
                         return;
                     }
+                    if seed > first && (seed - first).is_multiple_of(PROGRESS) {
+                        println!("{} seeds done", seed - first);
+                    }
                     match run_seed(seed) {
                         Ok(counts) => total.lock().expect("no panic").add(&counts),
                         Err(wrong) => {
@@ -167,4 +198,25 @@ fn every_byte_arrives_once_and_in_order_whatever_happens() {
     }
     let total = total.into_inner().expect("no panic");
     println!("{} seeds: {total:#?}", last - first);
+    if last - first >= SEEDS {
+        for what in HAPPENINGS {
+            assert!(total.reasons.get(what).is_some_and(|count| *count >= 100), "hardly ever: {what}");
+        }
+        assert!(total.frames > last - first, "too few frames were the kernel's");
+    }
+}
+
+/// Without faults no timer has to come to the rescue, whatever is switched. (A connection that is still slow-starting does
+/// so over the sum of both round trips: that is why it may take twice as long.)
+#[test]
+fn without_faults_a_spliced_connection_never_waits_for_a_timeout() {
+    let trace = std::env::var_os("SPLICE_TRACE").is_some();
+    let only = number("SPLICE_SEED");
+    for seed in only.map_or(0..1_000, |seed| seed..seed + 1) {
+        let spliced = Scenario::of(seed).without_faults();
+        let mut relayed = spliced.clone();
+        relayed.manner.splices_at = Micros::MAX / 2;
+        let [with, without] = [&spliced, &relayed].map(|scenario| run(scenario, trace).expect("no faults").took);
+        assert!(with < 2 * without + 100 * MILLI, "seed {seed}: {with} µs spliced, {without} µs relayed");
+    }
 }

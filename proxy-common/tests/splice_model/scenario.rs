@@ -98,10 +98,13 @@ impl Scenario {
     /// What happens with a seed.
     pub(crate) fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let exchanges = 5 + rng.below(40) as usize;
+        // Now and then more requests are under way than the ring of notes has room for.
+        let deep = rng.chance(10);
+        let exchanges = if deep { 300 + rng.below(300) } else { 5 + rng.below(40) } as usize;
+        let largest = [400, 3_000, 20_000, 100_000][rng.below(4) as usize];
         let shape = Shape {
             exchanges,
-            largest: [400, 3_000, 20_000, 100_000][rng.below(4) as usize],
+            largest: if deep { 40 } else { largest },
             local: [0, 20, 100, 400, 1_000][rng.below(5) as usize],
             small_answers_local: rng.chance(200),
         };
@@ -117,6 +120,8 @@ impl Scenario {
             own.receive_buffer = own.receive_buffer.max(16_000);
         }
         let manner = manner(&mut rng, mss);
+        let client = habits(&mut rng, exchanges);
+        let depth = if deep { exchanges } else { client.depth };
         Self {
             seed,
             shape,
@@ -125,11 +130,27 @@ impl Scenario {
             delays: [rng.below(3 * MILLI), rng.below(3 * MILLI)],
             rates: [200 + rng.below(40_000), 200 + rng.below(40_000)],
             manner,
-            client: Habits { closes_after: usize::MAX, ..habits(&mut rng, exchanges) },
+            client: Habits { depth, closes_after: usize::MAX, ..client },
             broker: habits(&mut rng, exchanges),
             serial: rng.chance(300),
             storm: 1 + rng.below(20_000) as usize,
         }
+    }
+
+    /// The same where nothing goes wrong, and nobody is short of memory.
+    pub(crate) fn without_faults(mut self) -> Self {
+        self.links = [(); 4].map(|()| Faults::NONE);
+        for config in self.configs.iter_mut().flatten() {
+            (config.receive_buffer, config.window, config.send_buffer) = (512 << 10, 256 << 10, 512 << 10);
+            (config.nodelay, config.scale) = (true, 7);
+        }
+        let manner = &mut self.manner;
+        (manner.stalls, manner.recalls, manner.own_requests, manner.local_loss, manner.attacks) = (0, 0, 0, 0, 0);
+        (manner.arms, manner.room, manner.splices_at, manner.cpu_delay) = (1_000, u32::MAX, 0, 0);
+        for habits in [&mut self.client, &mut self.broker] {
+            (habits.aborts_at, habits.closes_after) = (None, usize::MAX);
+        }
+        self
     }
 
     /// Simpler ones, the ones that leave out most first.

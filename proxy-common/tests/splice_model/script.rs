@@ -212,7 +212,7 @@ pub(crate) fn rewritten_request(request: &[u8]) -> Vec<u8> {
 pub(crate) fn rewritten_answer(answer: &[u8]) -> Vec<u8> {
     let body = &answer[4..];
     let more = answer.len() % 97 + 1;
-    if body.len() > 100 && more % 3 == 0 {
+    if body.len() > 100 && more.is_multiple_of(3) {
         frame(&body[..body.len() - 30], &[])
     } else {
         frame(body, &vec![0xa5; more])

@@ -90,10 +90,15 @@ impl Daemon {
         self.lanes[1].index
     }
 
+    pub(super) fn unanswered(&self) -> u32 {
+        self.lanes[0].index.wrapping_sub(self.lanes[1].index)
+    }
+
     /// Notes what is known of unanswered requests.
     pub(super) fn note_all(&self, notes: &Notes) {
-        for (index, note) in &self.notes {
-            notes.set(*index, *note);
+        for nth in 0..self.unanswered() {
+            let index = self.answered().wrapping_add(nth);
+            notes.set(index, self.notes.get(&index).copied().unwrap_or(Note::UNKNOWN));
         }
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Counts {
     pub(crate) forwarded: u64,
     /// Requests and answers that began in them.
     pub(crate) frames: u64,
+    /// When all answers had arrived.
+    pub(crate) took: Micros,
 }
 
 impl Counts {
@@ -36,6 +38,7 @@ impl Counts {
         }
         self.forwarded += other.forwarded;
         self.frames += other.frames;
+        self.took += other.took;
     }
 }
 
@@ -302,6 +305,8 @@ fn local_copy(mut copy: Segment, verdict: &Verdict) -> Segment {
     }
     if matches!(verdict.route, Route::LocalBare | Route::Both | Route::Split) {
         make_bare(&mut copy);
+    } else {
+        trim(&mut copy, verdict.keep);
     }
     if verdict.route == Route::LocalBare {
         copy.sack.clear();
@@ -334,9 +339,11 @@ fn make_bare(segment: &mut Segment) {
 
 fn trim(segment: &mut Segment, keep: u32) {
     if keep != WHOLE {
-        segment.payload.truncate(keep as usize);
+        if segment.payload.len() > keep as usize {
+            segment.payload.truncate(keep as usize);
+            segment.gso_size = 0;
+        }
         segment.flags &= !FIN;
-        segment.gso_size = 0;
     }
 }
 
@@ -345,6 +352,7 @@ pub(super) fn broken_invariant(d: &Dir) -> Option<&'static str> {
     let rules = [
         (d.y_ack.before(d.pv) && d.pw != d.w0, "Y lacks bytes before the PEER segment"),
         (d.y_ack.after(d.v_max), "Y acknowledged what nobody sent"),
+        (d.peer_end().after(d.v_max), "Y was not sent the whole PEER segment"),
         (d.y_lacked.after(d.s_max), "y was acknowledged what it did not send"),
         (d.x_lack.after(d.l_max), "x acknowledged what it was not given"),
         (d.is_peer() && d.exp.before(d.pw), "the next byte lies before the PEER segment"),

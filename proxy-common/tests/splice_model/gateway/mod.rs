@@ -9,8 +9,10 @@
 //! is that CPU's turn, so packets, recalls and arms come in between. The daemon does one small step at a time, with
 //! pauses, so that what it saw may be out of date when it acts.
 //!
-//! Not modelled: the lock itself and its failure, the program's rewriting of bytes and checksums, ICMP, the mirror, and
-//! what a foreign program in front could do.
+//! Not modelled: the lock itself and its failure, the program's rewriting of bytes and checksums, urgent data, a path
+//! whose MTU changes, ICMP, the mirror, what a foreign program in front could do, and runs of gigabytes (aging has tests
+//! of its own). A stranger injects only what no TCP is harmed by: an exact RST, or bytes within the window, would end or
+//! falsify any plain connection too; exact RSTs come from the hosts themselves.
 
 mod attack;
 mod daemon;
@@ -21,13 +23,14 @@ pub(crate) use kernel::Counts;
 
 use std::collections::VecDeque;
 
+use proxy_common::splice::notes::RING;
 use proxy_common::splice::policy::Policy;
 use proxy_common::splice::segment::Arriving;
 use proxy_common::splice::state::{Origin, Session, Side};
 use proxy_common::splice::walk::Survey;
 
 use crate::net::{Host, Node, Rng};
-use crate::tcp::{Config, Endpoint, Micros, Segment, Socket};
+use crate::tcp::{Config, Endpoint, MILLI, Micros, Segment, Socket};
 use crate::{BROKER, CLIENT};
 use daemon::Daemon;
 use ledger::Ledger;
@@ -236,7 +239,12 @@ impl Node for Gateway {
 
     fn poll(&mut self, now: Micros) -> Option<(Host, Segment)> {
         if self.session.is_none() && now >= self.manner.splices_at {
-            self.splice();
+            // With more unanswered requests than the ring has places some answers would be without a note.
+            if self.daemon.unanswered() < RING {
+                self.splice();
+            } else {
+                self.manner.splices_at = now + MILLI;
+            }
         }
         if self.attacks_at.is_some_and(|at| at <= now) {
             self.attack(now);
