@@ -305,8 +305,6 @@ fn local_copy(mut copy: Segment, verdict: &Verdict) -> Segment {
     }
     if matches!(verdict.route, Route::LocalBare | Route::Both | Route::Split) {
         make_bare(&mut copy);
-    } else {
-        trim(&mut copy, verdict.keep);
     }
     if verdict.route == Route::LocalBare {
         copy.sack.clear();
