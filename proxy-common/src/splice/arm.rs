@@ -100,3 +100,47 @@ pub fn may_open(d: &Dir, armed: &Armed, p: &Arriving) -> bool {
         && d.y_ack.0 == point
         && d.v_max.0 == point
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Armed = Armed { at: InLocal(1), sent: OutLocal(2), frames: 3, remain: 4, epoch: 6 };
+    const SECOND: Armed = Armed { at: InLocal(10), sent: OutLocal(20), frames: 30, remain: 0, epoch: 8 };
+
+    #[test]
+    fn an_arm_says_what_was_armed_last_until_it_is_taken_back() {
+        let arm = Arm::default();
+        assert_eq!(arm.read(), None, "memory that was never written");
+        arm.disarm();
+        assert_eq!(arm.read(), None);
+        arm.arm(&FIRST);
+        assert_eq!(arm.read(), Some(FIRST));
+        arm.arm(&SECOND);
+        assert_eq!(arm.read(), Some(SECOND));
+        arm.disarm();
+        arm.disarm();
+        assert_eq!(arm.read(), None);
+        arm.arm(&FIRST);
+        assert_eq!(arm.read(), Some(FIRST));
+    }
+
+    #[test]
+    fn an_arm_that_is_being_written_says_nothing() {
+        let arm = Arm::default();
+        arm.arm(&FIRST);
+        let before = arm.generation.load();
+        arm.generation.store(before + 1);
+        arm.at.store(77);
+        assert_eq!(arm.read(), None);
+    }
+
+    #[test]
+    fn generations_wrap_around_the_one_that_says_never() {
+        let arm = Arm::default();
+        arm.generation.store(u32::MAX - 1);
+        arm.arm(&FIRST);
+        assert_eq!(arm.read(), Some(FIRST));
+        assert_eq!(arm.generation.load(), 2);
+    }
+}

@@ -261,27 +261,24 @@ fn data(d: &mut Dir, e: &mut Dir, p: &Arriving, verdict: &mut Verdict) {
     let news = acknowledge(e, p);
     let mut keep = WHOLE;
     match way(d, p) {
+        // A FIN waits, and comes again: once x has it, x can be closed and gone before Y has the PEER segment, and its
+        // RST would answer X's retransmissions and destroy what only X still has.
+        Way::Local(_) if p.fin() && d.is_clamped() => {
+            verdict.reason = Reason::Fin;
+            return;
+        }
         Way::Local(shift) => {
-            // A FIN waits, and comes again: once x has it, x can be closed and gone before Y has the PEER segment, and
-            // its RST would answer X's retransmissions and destroy what only X still has.
-            let waits = p.fin() && d.is_clamped();
-            if waits && p.length == 0 {
-                verdict.reason = Reason::Fin;
-                return;
-            }
-            let extent = if waits { p.length } else { p.extent() };
-            verdict.keep = if waits { p.length } else { WHOLE };
             let seq = InLocal(p.seq.0.wrapping_sub(shift));
             verdict.route = Route::Local;
             verdict.local = LocalHeader { seq, ack: news.told.ack, window: news.told.window };
             // x looks at no acknowledgment that comes with nothing but what it has acknowledged.
-            if !seq.plus(extent).before(d.x_lack) {
+            if !seq.plus(p.extent()).before(d.x_lack) {
                 tell_y(e, &news.told);
             }
             if p.seq.before(d.reached()) && matches!(verdict.reason, Reason::Plain) {
                 verdict.reason = Reason::Again;
             }
-            d.l_max = d.l_max.latest(seq.plus(extent));
+            d.l_max = d.l_max.latest(seq.plus(p.extent()));
             // X's last bytes are acknowledged by a packet that X does not get, and the daemon may have nothing to send.
             let orphaned = news.x_awaited && news.x_advanced && e.y_ack == e.v_max;
             if orphaned || news.x_reopened {

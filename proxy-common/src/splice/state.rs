@@ -149,7 +149,8 @@ impl Dir {
             frames: 0,
             prefix: 0,
             l_max: InLocal(o.rcv_nxt).plus(if o.x_had_early { o.x_window } else { 0 }),
-            x_lack: l,
+            // Not what was read: X has been acknowledged the rest, and takes no segment that acknowledges a window less.
+            x_lack: InLocal(o.rcv_nxt),
             x_lwin: o.x_window,
             x_scale: o.x_scale,
             x_edge: InWire(o.rcv_nxt).plus(o.x_window),
@@ -264,3 +265,39 @@ const _: () = {
     assert!(core::mem::offset_of!(Session, arms) == 360);
     assert!(core::mem::offset_of!(Session, notes) == 408);
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::splice::acks::{ack_x, win_x};
+
+    const ORIGIN: Origin = Origin {
+        rcv_nxt: 90_000,
+        unread: 70_000,
+        write_seq: 5_000,
+        unacked: 300,
+        x_scale: 0,
+        y_scale: 0,
+        x_window: 10_000,
+        x_had_early: false,
+        y_window: 40_000,
+        y_wl: 1,
+    };
+
+    #[test]
+    fn a_new_direction_goes_on_where_the_sockets_are() {
+        let d = Dir::new(&ORIGIN);
+        assert!(!d.is_peer() && !d.is_clamped());
+        assert_eq!(ack_x(&d), InWire(90_000), "what x has received, read or not");
+        assert_eq!(win_x(&d), 10_000);
+        assert_eq!(d.reached(), InWire(90_000));
+        assert_eq!((d.y_ack, d.y_lacked, d.s_max), (OutWire(4_700), OutLocal(4_700), OutLocal(5_000)));
+    }
+
+    #[test]
+    fn a_socket_that_received_out_of_order_may_hold_a_window_more() {
+        let d = Dir::new(&Origin { x_had_early: true, ..ORIGIN });
+        assert_eq!(d.l_max, InLocal(100_000));
+        assert_eq!(ack_x(&d), InWire(90_000));
+    }
+}

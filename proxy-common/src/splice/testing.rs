@@ -35,7 +35,7 @@ pub(super) struct Bench {
     pub(super) notes: Notes,
     pub(super) policy: Policy,
     pub(super) armed: [Option<Armed>; 2],
-    /// Frames of the kernel's and how many payload bytes fit.
+    /// Payload bytes that fit a packet to the other host.
     pub(super) room: u32,
 }
 

@@ -135,7 +135,7 @@ pub struct Verdict {
     pub local: LocalHeader,
     /// Of the other copy, where there is one. URG is always cleared on it.
     pub peer: WireHeader,
-    /// Payload bytes that the copy with payload keeps, with FIN cleared, or [`WHOLE`]. What is less than the payload is
+    /// Payload bytes that the other host's copy keeps, with FIN cleared, or [`WHOLE`]. What is less than the payload is
     /// not above `gso`, so that one packet is left; all of the payload may be kept and only FIN be cleared.
     pub keep: u32,
     /// For the SACK blocks.

@@ -23,6 +23,8 @@ pub(crate) struct Habits {
     pub(crate) aborts_at: Option<Micros>,
     /// Exchanges after which it closes.
     pub(crate) closes_after: usize,
+    /// It closes only when it has received everything.
+    pub(crate) lingers: bool,
 }
 
 /// The client.
@@ -100,8 +102,7 @@ impl Client {
         let some = 1 + self.rng.below(self.habits.write as u64) as usize;
         let written = self.endpoint.write(&self.rest[..some.min(self.rest.len())]);
         self.rest.drain(..written);
-        let done = self.rest.is_empty() && (self.begun == self.script.len() || self.begun >= self.habits.closes_after);
-        if done || self.endpoint.at_end() {
+        if self.may_close() || self.endpoint.at_end() {
             self.endpoint.shutdown();
         }
         // Now and then it hesitates.
@@ -126,7 +127,8 @@ impl Client {
     }
 
     fn may_close(&self) -> bool {
-        self.rest.is_empty() && self.begun >= self.script.len().min(self.habits.closes_after)
+        let stays = self.habits.lingers && !self.is_satisfied();
+        self.rest.is_empty() && self.begun >= self.script.len().min(self.habits.closes_after) && !stays
     }
 
     fn read(&mut self, now: Micros) {

@@ -91,6 +91,7 @@ fn habits(rng: &mut Rng, exchanges: usize) -> Habits {
         pause: if rng.chance(300) { rng.below(20 * MILLI) } else { rng.below(300) },
         aborts_at: rng.chance(30).then(|| rng.below(200 * MILLI)),
         closes_after: if rng.chance(30) { 1 + rng.below(exchanges as u64) as usize } else { usize::MAX },
+        lingers: rng.chance(300),
     }
 }
 
@@ -148,7 +149,7 @@ impl Scenario {
         (manner.stalls, manner.recalls, manner.own_requests, manner.local_loss, manner.attacks) = (0, 0, 0, 0, 0);
         (manner.arms, manner.room, manner.splices_at, manner.cpu_delay) = (1_000, u32::MAX, 0, 0);
         for habits in [&mut self.client, &mut self.broker] {
-            (habits.aborts_at, habits.closes_after) = (None, usize::MAX);
+            (habits.aborts_at, habits.closes_after, habits.lingers) = (None, usize::MAX, true);
         }
         self
     }

@@ -126,7 +126,7 @@ fn carry_out(skb: Skb, scratch: &mut Scratch) -> Result<(), Refused> {
     let mut flags = Flags::Kept;
     if departure.keep != WHOLE {
         trim(skb, h, piece, departure.keep)?;
-        flags = Flags::PassedTrimmed;
+        flags = Flags::Trimmed;
     }
     options::clear(skb, h, p.sack_blocks)?;
     options::remember(skb, h, p.sack_blocks, came_blocks)?;

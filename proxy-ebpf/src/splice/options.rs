@@ -72,7 +72,7 @@ pub fn remember(skb: Skb, h: &Headers, count: u32, blocks: &mut Blocks) -> Resul
     Ok(())
 }
 
-/// Writes the blocks as `map` has them. `now`: what stands in the packet, `blocks` or the outcome of the last call.
+/// Writes the blocks as `map` has them; each call begins from what they were when they came.
 #[inline(always)]
 pub fn translate(
     skb: Skb,

@@ -26,9 +26,11 @@ const ERROR: u32 = 0x5a;
 pub enum Flags {
     /// All.
     Kept,
+    /// All but FIN: it was cut off with payload, or comes later.
+    Trimmed,
     /// All that may pass from one connection to another.
     Passed,
-    /// The same without FIN: the payload was trimmed.
+    /// The same without FIN.
     PassedTrimmed,
     /// ACK alone.
     Bare,
@@ -40,6 +42,7 @@ pub fn flags_and_window(word: u32, flags: Flags, window: u32) -> u32 {
     let word = u32::from_be(word) & 0xffff_0000;
     let word = match flags {
         Flags::Kept => word,
+        Flags::Trimmed => word & !((FIN as u32) << 16),
         Flags::Passed => word & !(NOT_FLAGS | (URG as u32) << 16),
         Flags::PassedTrimmed => word & !(NOT_FLAGS | ((URG | FIN) as u32) << 16),
         Flags::Bare => word & 0xf000_0000 | (ACK as u32) << 16,

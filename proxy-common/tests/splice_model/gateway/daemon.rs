@@ -283,8 +283,9 @@ impl Gateway {
         self.daemon.wants_own && (at_start || unknown || lane.ended)
     }
 
+    /// A place in the ring is free, or no answer will come any more.
     fn has_room(&self, index: u32) -> bool {
-        self.session.as_ref().is_none_or(|session| session.notes.has_room(index))
+        self.lane(Side::Broker).ended || self.session.as_ref().is_none_or(|session| session.notes.has_room(index))
     }
 
     fn parse(&mut self, side: Side) {

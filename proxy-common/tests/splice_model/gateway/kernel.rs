@@ -305,8 +305,6 @@ fn local_copy(mut copy: Segment, verdict: &Verdict) -> Segment {
     }
     if matches!(verdict.route, Route::LocalBare | Route::Both | Route::Split) {
         make_bare(&mut copy);
-    } else {
-        trim(&mut copy, verdict.keep);
     }
     if verdict.route == Route::LocalBare {
         copy.sack.clear();
@@ -352,6 +350,7 @@ pub(super) fn broken_invariant(d: &Dir) -> Option<&'static str> {
     let rules = [
         (d.y_ack.before(d.pv) && d.pw != d.w0, "Y lacks bytes before the PEER segment"),
         (d.y_ack.after(d.v_max), "Y acknowledged what nobody sent"),
+        (d.peer_end().after(d.v_max), "Y was not sent the whole PEER segment"),
         (d.y_lacked.after(d.s_max), "y was acknowledged what it did not send"),
         (d.x_lack.after(d.l_max), "x acknowledged what it was not given"),
         (d.is_peer() && d.exp.before(d.pw), "the next byte lies before the PEER segment"),

@@ -9,8 +9,10 @@
 //! is that CPU's turn, so packets, recalls and arms come in between. The daemon does one small step at a time, with
 //! pauses, so that what it saw may be out of date when it acts.
 //!
-//! Not modelled: the lock itself and its failure, the program's rewriting of bytes and checksums, ICMP, the mirror, and
-//! what a foreign program in front could do.
+//! Not modelled: the lock itself and its failure, the program's rewriting of bytes and checksums, urgent data, a path
+//! whose MTU changes, ICMP, the mirror, what a foreign program in front could do, and runs of gigabytes (aging has tests
+//! of its own). A stranger injects only what no TCP is harmed by: an exact RST, or bytes within the window, would end or
+//! falsify any plain connection too; exact RSTs come from the hosts themselves.
 
 mod attack;
 mod daemon;

@@ -43,12 +43,12 @@ unsafe impl Send for Shared {}
 impl Shared {
     fn arm(&self, side: Side) -> &Arm {
         // SAFETY: the slot is mapped for the test's time, and an arm is made of words for sharing.
-        unsafe { &*(&raw const (*self.0).session.arms[side.index()]) }
+        unsafe { &(*self.0).session.arms[side.index()] }
     }
 
     fn notes(&self) -> &Notes {
         // SAFETY: as above.
-        unsafe { &*(&raw const (*self.0).session.notes) }
+        unsafe { &(*self.0).session.notes }
     }
 
     /// The epoch, and what goes with it: bytes to relay before the next frame, and that frame's index.
@@ -330,6 +330,6 @@ impl Daemon {
 /// Bytes of a frame, by its first four.
 fn size(frame: &[u8]) -> usize {
     let size = u32::from_be_bytes(frame[..4].try_into().expect("four bytes"));
-    assert!(size <= MAX_FRAME && size >= 8, "a frame of {size} bytes: the stream is out of step");
+    assert!((8..=MAX_FRAME).contains(&size), "a frame of {size} bytes: the stream is out of step");
     size as usize + 4
 }
