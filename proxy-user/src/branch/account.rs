@@ -106,6 +106,8 @@ pub enum Outcome {
     Aborted,
     /// Written to the dead letter topic instead.
     DeadLetter(Cause),
+    /// Dispatched although the mainline will never say whether it has it (`acks=0`); counted besides what becomes of it.
+    Unanswered,
 }
 
 impl Outcome {
@@ -125,6 +127,7 @@ impl Outcome {
             Self::Skipped => ("skipped", ""),
             Self::Aborted => ("aborted", ""),
             Self::DeadLetter(cause) => ("dead_letter", cause.label()),
+            Self::Unanswered => ("unanswered", ""),
         }
     }
 }

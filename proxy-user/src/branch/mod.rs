@@ -6,6 +6,7 @@
 //! What is decided is pure and takes the time as an argument; what touches sockets is `writer`.
 
 pub mod account;
+pub mod dispatch;
 mod hash;
 pub mod identity;
 pub mod ids;

@@ -105,14 +105,14 @@ impl<T> Purgatory<T> {
         Some(self.leave(entry))
     }
 
-    /// Gives out what a connection left behind, in order.
-    pub fn connection_ended(&self, connection: ConnectionId) -> Vec<T> {
+    /// Gives out what a connection left behind, in order, each with its place.
+    pub fn connection_ended(&self, connection: ConnectionId) -> Vec<(u64, T)> {
         let mut shard = self.shard(connection);
         let requests = shard.connections.remove(&connection).unwrap_or_default();
         let mut left = Vec::with_capacity(requests.len());
         for (ordinal, entry) in requests {
             shard.wheel.remove(&RequestKey { connection, ordinal }, entry.timer);
-            left.push(self.leave(entry));
+            left.push((ordinal, self.leave(entry)));
         }
         left
     }
@@ -233,7 +233,8 @@ mod tests {
             purgatory.hold(key(1, ordinal), 10, format!("1.{ordinal}"), now).unwrap();
         }
         purgatory.hold(key(2, 0), 10, "2.0".into(), now).unwrap();
-        assert_eq!(purgatory.connection_ended(ConnectionId(1)), ["1.0", "1.1", "1.2"]);
+        let left = purgatory.connection_ended(ConnectionId(1));
+        assert_eq!(left, [(0, "1.0".to_owned()), (1, "1.1".to_owned()), (2, "1.2".to_owned())]);
         assert_eq!(purgatory.bytes(), 10);
         assert_eq!(purgatory.drain(), ["2.0"]);
         assert_eq!(purgatory.bytes(), 0);
@@ -283,7 +284,9 @@ mod tests {
                         prop_assert!(out(&mut inside, released.into_iter().collect()));
                     }
                     Step::End(connection) => {
-                        prop_assert!(out(&mut inside, purgatory.connection_ended(ConnectionId(connection))));
+                        let left = purgatory.connection_ended(ConnectionId(connection));
+                        prop_assert!(left.iter().all(|(ordinal, what)| what.1 == *ordinal));
+                        prop_assert!(out(&mut inside, left.into_iter().map(|(_, what)| what).collect()));
                         prop_assert!(inside.iter().all(|(other, ..)| *other != connection));
                     }
                     Step::Wait(seconds) => {

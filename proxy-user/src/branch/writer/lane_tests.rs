@@ -489,7 +489,7 @@ impl<'a> Simulation<'a> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn derived_nothing_is_lost_or_doubled_uncounted(events in events()) {

@@ -240,9 +240,15 @@ async fn a_broker_that_never_answers_costs_the_queue_and_no_more() {
     assert!(full >= 900 - 1, "{full}");
     assert_eq!(full + counted, 1000);
 
-    writer.offer(item(0, &by(1000, 0, 1000, 1)));
-    assert!(writer.settle(SOON).await);
-    assert_eq!(fake.sequences("shadow.orders", 0).last(), Some(&1000), "healed");
+    // On a busy host one batch may outlive its age before the new connection stands.
+    for sequence in 1000..1050 {
+        writer.offer(item(0, &by(1000, 0, sequence, 1)));
+        assert!(writer.settle(SOON).await);
+        if fake.sequences("shadow.orders", 0).last() == Some(&sequence) {
+            return;
+        }
+    }
+    panic!("never healed");
 }
 
 #[tokio::test]
