@@ -43,7 +43,7 @@ impl Share {
             let (crc, newest) = (batch.crc().to_be_bytes(), batch.max_timestamp().to_be_bytes());
             hash::stable(&[topic.as_bytes(), &partition, &crc, &newest])
         };
-        u128::from(hash) * u128::from(WHOLE) >> 64 < u128::from(self.0)
+        (u128::from(hash) * u128::from(WHOLE)) >> 64 < u128::from(self.0)
     }
 }
 

@@ -89,6 +89,9 @@ const REQUESTS: usize = 5;
 /// Bytes of batches that are put into one request, unless a single one is larger.
 const REQUEST_BYTES: usize = 1 << 20;
 
+/// Topics that are remembered although the branch doesn't have them, which clients may name as they like.
+const TOPICS: usize = 10_000;
+
 /// A partition of the branch.
 type LaneKey = (Arc<str>, PartitionId);
 
@@ -135,6 +138,8 @@ pub(super) struct Core {
     lanes: HashMap<LaneKey, LaneState>,
     /// Lanes that aren't idle.
     active: BTreeSet<LaneKey>,
+    /// Those of them for which something changed since they were looked at.
+    ready: BTreeSet<LaneKey>,
     nodes: HashMap<NodeId, Node>,
     /// Nodes that aren't to be dialled or written to before.
     quiet: HashMap<NodeId, (Instant, u32)>,
@@ -159,6 +164,7 @@ impl Core {
             topics: HashMap::new(),
             lanes: HashMap::new(),
             active: BTreeSet::new(),
+            ready: BTreeSet::new(),
             nodes: HashMap::new(),
             quiet: HashMap::new(),
             wanted: BTreeSet::new(),
@@ -198,6 +204,12 @@ impl Core {
     }
 
     fn name(&mut self, topic: &Arc<str>) -> Option<Arc<str>> {
+        if self.names.len() >= TOPICS {
+            self.names.clear();
+        }
+        if self.topics.len() >= TOPICS {
+            self.topics.retain(|_, topic| topic.leaders.is_some() || topic.creating || !topic.parked.is_empty());
+        }
         let rename = &self.settings.rename;
         let named = || rename.apply(topic).ok().map(Arc::from);
         self.names.entry(topic.clone()).or_insert_with(named).clone()
@@ -220,6 +232,7 @@ impl Core {
                     in_flight: 0,
                 });
                 state.lane.push(item);
+                self.ready.insert(key.clone());
                 self.active.insert(key);
             }
         }
@@ -236,6 +249,7 @@ impl Core {
         };
         self.ask_failures = 0;
         self.ask_after = now + PAUSE;
+        self.wake_all();
         for topic in seen {
             self.on_topic(topic, now);
         }
@@ -312,13 +326,20 @@ impl Core {
         self.asking_producer = false;
         self.producer = producer;
         self.producer_after = now + RESPITE;
+        self.wake_all();
     }
 
     pub(super) fn on_up(&mut self, id: LinkId) {
         if let Some((node, state)) = self.nodes.iter_mut().find(|(_, node)| node.link == id) {
             state.is_up = true;
             self.quiet.remove(node);
+            self.wake_all();
         }
+    }
+
+    /// Looks at every lane again.
+    fn wake_all(&mut self) {
+        self.ready.clone_from(&self.active);
     }
 
     /// A broker answered: the error of each batch of the request.
@@ -326,7 +347,11 @@ impl Core {
         let Some((node, state)) = self.nodes.iter_mut().find(|(_, node)| node.link == id) else { return };
         let node = *node;
         let Some(at) = state.in_flight.iter().position(|request| request.token == token) else { return };
+        let was_full = state.in_flight.len() >= REQUESTS;
         let Some(request) = state.in_flight.remove(at) else { return };
+        if was_full {
+            self.wake_all();
+        }
         if !throttle.is_zero() {
             self.quiet.insert(node, (now + throttle, 0));
         }
@@ -337,6 +362,7 @@ impl Core {
                 state.lane.answered(number, *error, stamper, now, &mut effects);
             });
             self.take_effect(&key, effects);
+            self.ready.insert(key);
         }
     }
 
@@ -357,6 +383,7 @@ impl Core {
                 self.take_effect(&key, effects);
             }
         }
+        self.wake_all();
         // It may lead nothing any more.
         self.wanted.extend(self.active.iter().map(|(topic, _)| topic.clone()));
     }
@@ -381,6 +408,8 @@ impl Core {
             self.finish(item, Outcome::Mia(Cause::QueueAge));
         }
         self.streams.expire(now);
+        // A pause may be over.
+        self.wake_all();
     }
 
     /// Gives up everything.
@@ -405,8 +434,10 @@ impl Core {
         // Each round fills one request for each broker that can take one.
         loop {
             let mut requests: HashMap<NodeId, Request> = HashMap::new();
-            for key in self.active.clone() {
-                self.fill(&key, &mut requests, &mut commands, now);
+            for key in std::mem::take(&mut self.ready) {
+                if self.fill(&key, &mut requests, &mut commands, now) {
+                    self.ready.insert(key);
+                }
             }
             if requests.is_empty() {
                 return commands;
@@ -444,46 +475,48 @@ impl Core {
         Some(Command::Create { topic: name.clone(), source: topic.source.clone()? })
     }
 
-    /// Adds the next batch of a lane to the request for its leader, if there may be one.
+    /// Adds the next batch of a lane to the request for its leader, if there may be one. Returns whether another one may
+    /// follow at once; if not, whatever it waits for wakes the lane.
     fn fill(
         &mut self,
         key: &LaneKey,
         requests: &mut HashMap<NodeId, Request>,
         commands: &mut Vec<Command>,
         now: Instant,
-    ) {
-        let Some(state) = self.lanes.get(key) else { return };
+    ) -> bool {
+        let Some(state) = self.lanes.get(key) else { return false };
         if !state.lane.is_ready(now) {
-            return;
+            return false;
         }
         if self.settings.mode == Mode::Owned && state.owned.is_none() && self.producer.is_none() {
-            return;
+            return false;
         }
         let Some(leader) = self.leader(key) else {
             self.wanted.insert(key.0.clone());
-            return;
+            return false;
         };
         // What is in flight to a former leader is heard of first, or batches would overtake each other.
         if state.in_flight > 0 && state.node != Some(leader) {
-            return;
+            return false;
         }
         if self.quiet.get(&leader).is_some_and(|(until, _)| now < *until) {
-            return;
+            return false;
         }
         let Some(node) = self.nodes.get(&leader) else {
             self.next += 1;
             let link = LinkId(self.next);
             self.nodes.insert(leader, Node { link, is_up: false, in_flight: VecDeque::new() });
             commands.push(Command::Connect { id: link, node: leader });
-            return;
+            return false;
         };
         if !node.is_up || node.in_flight.len() >= REQUESTS {
-            return;
+            return false;
         }
         let size = state.lane.next_size();
         let request = requests.get(&leader);
-        if request.is_some_and(|request| request.bytes + size > REQUEST_BYTES) {
-            return;
+        let taken = request.map_or(0, |request| request.bytes);
+        if taken > 0 && taken + size > REQUEST_BYTES {
+            return true;
         }
         let mut effects = Effects::default();
         let outgoing = self.with_lane(key, |state, stamper| {
@@ -493,12 +526,12 @@ impl Core {
             Some(outgoing)
         });
         self.take_effect(key, effects);
-        if let Some(outgoing) = outgoing.flatten() {
-            let request = requests.entry(leader).or_default();
-            request.bytes += size;
-            request.batches.push((key.clone(), outgoing.number));
-            request.parts.push(Part { topic: key.0.clone(), partition: key.1, batch: outgoing.batch });
-        }
+        let Some(outgoing) = outgoing.flatten() else { return false };
+        let request = requests.entry(leader).or_default();
+        request.bytes += size;
+        request.batches.push((key.clone(), outgoing.number));
+        request.parts.push(Part { topic: key.0.clone(), partition: key.1, batch: outgoing.batch });
+        true
     }
 
     fn leader(&self, (topic, partition): &LaneKey) -> Option<NodeId> {

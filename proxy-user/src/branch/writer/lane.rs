@@ -170,11 +170,6 @@ impl Lane {
             && self.not_before.is_none_or(|at| at <= now)
     }
 
-    /// When a batch will have been held back long enough, if one is.
-    pub(super) fn wakes_at(&self) -> Option<Instant> {
-        self.not_before.filter(|_| !self.waiting.is_empty() && self.sent.is_empty())
-    }
-
     /// Size of the batch that is sent next.
     pub(super) fn next_size(&self) -> usize {
         self.waiting.front().map_or(0, |task| task.item.batch.size())
