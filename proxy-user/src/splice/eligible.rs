@@ -243,8 +243,8 @@ mod tests {
 
     #[test]
     fn each_obstacle_is_told_with_its_end() {
-        type Change = fn(&mut Leg);
-        let changes: [(Change, fn(End) -> Obstacle); 7] = [
+        type Row = (fn(&mut Leg), fn(End) -> Obstacle);
+        let rows: [Row; 7] = [
             (|leg| leg.tcp.state = 8, Obstacle::NotEstablished),
             (|leg| leg.theirs = "127.0.0.1:1".parse().expect("one"), Obstacle::Loopback),
             (|leg| leg.theirs = leg.ours, Obstacle::Loopback),
@@ -253,7 +253,7 @@ mod tests {
             (|leg| leg.tcp.options |= ECN, Obstacle::Ecn),
             (|leg| leg.tcp.options &= !WINDOW_SCALE, Obstacle::NoScale),
         ];
-        for (change, obstacle) in changes {
+        for (change, obstacle) in rows {
             for (nth, end) in [End::Client, End::Broker].into_iter().enumerate() {
                 let mut legs = both();
                 change(&mut legs[nth]);

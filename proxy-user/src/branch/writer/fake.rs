@@ -133,6 +133,7 @@ pub(super) fn cluster_config(bootstrap: Vec<String>) -> config::Cluster {
         racks: BTreeMap::new(),
         connect_timeout: Span::secs(2),
         refresh: Span::mins(5),
+        partition_refresh: config::Cluster::partition_refresh(),
         forget_after: Span::mins(10),
         tls: None,
         sasl: None,
