@@ -208,10 +208,10 @@ fn carry_out(skb: Skb, scratch: &mut Scratch, onward: &Leg) -> Result<i32, Refus
     let blocks = scratch.arriving.sack_blocks;
     options::clear(skb, &scratch.headers, blocks)?;
     options::remember(skb, &scratch.headers, blocks, &mut scratch.blocks)?;
-    if scratch.verdict.keep != WHOLE {
-        trim(skb, &mut scratch.headers, &raw mut scratch.piece, scratch.verdict.keep)?;
-    }
     if route.reaches_peer() {
+        if scratch.verdict.keep != WHOLE {
+            trim(skb, &mut scratch.headers, &raw mut scratch.piece, scratch.verdict.keep)?;
+        }
         let before = (scratch.headers.tcp[0], Ip::of(&scratch.headers));
         address_to_peer(skb, scratch, onward)?;
         if !route.reaches_local() {
@@ -269,11 +269,7 @@ fn address_to_local(skb: Skb, scratch: &mut Scratch, ports: u32) -> Result<(), R
         let (l, r) = verdict.sack.for_y(OutWire(l), OutWire(r), to.ack);
         (l.0, r.0)
     })?;
-    let flags = match verdict.keep {
-        _ if bare => Flags::Bare,
-        WHOLE => Flags::Kept,
-        _ => Flags::Trimmed,
-    };
+    let flags = if bare { Flags::Bare } else { Flags::Kept };
     let word = flags_and_window(*came, flags, to.window);
     set_tcp(skb, h, [ports, to.seq.0.to_be(), to.ack.0.to_be(), word])
 }
