@@ -137,6 +137,9 @@ fn look_ahead(skb: Skb, scratch: &mut Scratch, slot: &Slot, policy: &Policy, sid
         (&*session.dirs.as_ptr().wrapping_add(index), &*session.arms.as_ptr().wrapping_add(index))
     };
     scratch.walk = Walk::begin(d, &scratch.arriving, arm.read());
+    if scratch.arriving.length == 0 {
+        return;
+    }
     let mut steps = Steps { skb, scratch, notes: &session.notes, policy, side };
     // SAFETY: the function has the signature that the helper calls, and what it is given outlives the call.
     unsafe { bpf_loop(Walk::STEPS, step as *mut c_void, (&raw mut steps).cast(), 0) };
