@@ -137,6 +137,9 @@ fn look_ahead(skb: Skb, scratch: &mut Scratch, slot: &Slot, policy: &Policy, sid
         (&*session.dirs.as_ptr().wrapping_add(index), &*session.arms.as_ptr().wrapping_add(index))
     };
     scratch.walk = Walk::begin(d, &scratch.arriving, arm.read());
+    if scratch.arriving.length == 0 {
+        return;
+    }
     let mut steps = Steps { skb, scratch, notes: &session.notes, policy, side };
     // SAFETY: the function has the signature that the helper calls, and what it is given outlives the call.
     unsafe { bpf_loop(Walk::STEPS, step as *mut c_void, (&raw mut steps).cast(), 0) };
@@ -208,10 +211,10 @@ fn carry_out(skb: Skb, scratch: &mut Scratch, onward: &Leg) -> Result<i32, Refus
     let blocks = scratch.arriving.sack_blocks;
     options::clear(skb, &scratch.headers, blocks)?;
     options::remember(skb, &scratch.headers, blocks, &mut scratch.blocks)?;
-    if scratch.verdict.keep != WHOLE {
-        trim(skb, &mut scratch.headers, &raw mut scratch.piece, scratch.verdict.keep)?;
-    }
     if route.reaches_peer() {
+        if scratch.verdict.keep != WHOLE {
+            trim(skb, &mut scratch.headers, &raw mut scratch.piece, scratch.verdict.keep)?;
+        }
         let before = (scratch.headers.tcp[0], Ip::of(&scratch.headers));
         address_to_peer(skb, scratch, onward)?;
         if !route.reaches_local() {
@@ -269,11 +272,7 @@ fn address_to_local(skb: Skb, scratch: &mut Scratch, ports: u32) -> Result<(), R
         let (l, r) = verdict.sack.for_y(OutWire(l), OutWire(r), to.ack);
         (l.0, r.0)
     })?;
-    let flags = match verdict.keep {
-        _ if bare => Flags::Bare,
-        WHOLE => Flags::Kept,
-        _ => Flags::Trimmed,
-    };
+    let flags = if bare { Flags::Bare } else { Flags::Kept };
     let word = flags_and_window(*came, flags, to.window);
     set_tcp(skb, h, [ports, to.seq.0.to_be(), to.ack.0.to_be(), word])
 }

@@ -26,7 +26,7 @@ const ERROR: u32 = 0x5a;
 pub enum Flags {
     /// All.
     Kept,
-    /// All but FIN: it was cut off with payload, or comes later.
+    /// All but FIN, which was cut off with payload.
     Trimmed,
     /// All that may pass from one connection to another.
     Passed,

@@ -97,6 +97,15 @@ impl Programs {
             .collect()
     }
 
+    /// Runs and nanoseconds each, of the programs on the way in and out; the time of what they call is in it. Counted
+    /// while [`aya::sys::enable_stats`] holds.
+    pub(crate) fn cost(&self) -> [(u64, u64); 2] {
+        [IN, OUT].map(|name| {
+            let info = self.classifier(name).info().expect("info");
+            (info.run_count(), (info.run_time().as_nanos() as u64).checked_div(info.run_count()).unwrap_or(0))
+        })
+    }
+
     /// Puts both programs first on an interface of the calling thread's namespace, until this is dropped.
     pub(crate) fn attach(&mut self, interface: &str) {
         for (name, direction) in [(IN, TcAttachType::Ingress), (OUT, TcAttachType::Egress)] {

@@ -52,7 +52,7 @@ fn report(trial: &Trial, outcome: &Outcome) {
         ("unannounced", Count::Judged(Reason::Unannounced)),
     ];
     let counted: Vec<_> = counts.iter().map(|&(what, c)| (what, programs.count(c))).filter(|(_, n)| *n > 0).collect();
-    eprintln!("  {counted:?}");
+    eprintln!("  {counted:?}; runs in and out, and nanoseconds each: {:?}", programs.cost());
 }
 
 const TRIAL: Trial = Trial { family: Family::V4, load: LOAD, loss: 0, offloads: true, recalls: false, splices: true };

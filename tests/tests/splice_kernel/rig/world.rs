@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use aya::sys::{Stats, enable_stats};
 use harness::netns::World;
 use harness::wait;
 use proxy_common::flows::{Recalled, Traffic};
@@ -75,6 +76,7 @@ pub(super) fn attempt(trial: &Trial) -> Outcome {
     let listener = world.brokers()[0].netns.run(|| TcpListener::bind(broker).expect("a broker")).expect("inside");
     serve(listener, trial.load.in_pieces);
 
+    let counting = enable_stats(Stats::RunTime).expect("statistics of programs");
     let mut programs = Programs::load();
     programs.set_policy(0, &policy());
     programs.listen(gateway);
@@ -121,6 +123,7 @@ pub(super) fn attempt(trial: &Trial) -> Outcome {
         recaller.map_or(0, |r| r.join().expect("no panic"))
     });
     drop(lost);
+    drop(counting);
     wait::until_true("every session ends in order", Duration::from_secs(20), || {
         daemons.iter().all(thread::JoinHandle::is_finished)
     })
