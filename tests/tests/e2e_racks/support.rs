@@ -278,10 +278,10 @@ impl Flow {
         Ok(mine.map(|open| (open.id, open.answer_bytes)).collect())
     }
 
-    /// Requests of its consumer so far, over the connections that are open.
-    pub(crate) fn requests(&self, gateway: &Gateway) -> Result<u64> {
+    /// Requests of its consumer so far, by connection: some end meanwhile.
+    pub(crate) fn requests(&self, gateway: &Gateway) -> Result<BTreeMap<u64, u64>> {
         let mine = connections(gateway)?.into_iter().filter(|open| open.client_id.as_deref() == Some(&self.reader));
-        Ok(mine.map(|open| open.requests).sum())
+        Ok(mine.map(|open| (open.id, open.requests)).collect())
     }
 
     /// The longest time without records from now on.
