@@ -154,6 +154,7 @@ fn number(name: &str) -> Option<u64> {
 fn run_seed(seed: u64) -> Result<Counts, String> {
     let scenario = Scenario::of(seed);
     run(&scenario, false).map_err(|wrong| {
+        eprintln!("seed {seed}: {wrong}\n--- looking for a smaller version");
         let (smaller, also) = shrink(scenario, wrong.clone());
         if std::env::var_os("SPLICE_TRACE").is_some() {
             let _ = run(&smaller, true);

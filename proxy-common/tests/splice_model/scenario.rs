@@ -121,7 +121,12 @@ impl Scenario {
             own.receive_buffer = own.receive_buffer.max(16_000);
         }
         let manner = manner(&mut rng, mss);
-        let client = habits(&mut rng, exchanges);
+        // Large frames in tiny writes would take more events than a run is given.
+        let least = largest as usize / 200;
+        let mut client = habits(&mut rng, exchanges);
+        client.write = client.write.max(least);
+        let mut broker = habits(&mut rng, exchanges);
+        broker.write = broker.write.max(least);
         let depth = if deep { exchanges } else { client.depth };
         Self {
             seed,
@@ -132,7 +137,7 @@ impl Scenario {
             rates: [200 + rng.below(40_000), 200 + rng.below(40_000)],
             manner,
             client: Habits { depth, closes_after: usize::MAX, ..client },
-            broker: habits(&mut rng, exchanges),
+            broker,
             serial: rng.chance(300),
             storm: 1 + rng.below(20_000) as usize,
         }

@@ -38,14 +38,15 @@ impl Gateway {
                 segment.ack = e.y_ack.minus(self.rng.below(1_000) as u32).0;
                 segment.window = self.rng.next() as u16;
             }
-            // Data beyond the window, an acknowledgment of what nobody sent, data from long ago.
+            // Data beyond the window, an acknowledgment of what nobody sent, data from long ago. Far away: a packet waits
+            // for its commit, and must not have come true by then.
             3 => {
-                segment.seq = d.x_edge.plus(1 + self.rng.below(100_000) as u32).0;
+                segment.seq = d.x_edge.plus((1 << 22) + self.rng.below(100_000) as u32).0;
                 segment.payload = vec![0xee; 1 + self.rng.below(1_000) as usize];
             }
             4 => {
                 segment.seq = d.reached().0;
-                segment.ack = e.v_max.plus(1 + self.rng.below(100_000) as u32).0;
+                segment.ack = e.v_max.plus((1 << 22) + self.rng.below(100_000) as u32).0;
                 segment.payload = vec![0xee; self.rng.below(1_000) as usize];
             }
             _ => {
