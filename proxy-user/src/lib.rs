@@ -2,6 +2,9 @@
 //!
 //! Dependencies between the modules point one way:
 //! `kafka` and `config` ← `upstream` ← `route` and `racks` ← `gateway` ← `admin` ← `handover` ← `cli`.
+//!
+//! Not called by the gateway yet: `branch` (copies of produce traffic, on `upstream`) and `splice` (which frames and
+//! connections the kernel may have, on `route`).
 
 pub mod admin;
 pub mod branch;
