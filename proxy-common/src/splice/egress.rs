@@ -79,16 +79,11 @@ const fn mapped(e: &Dir, seq: OutLocal) -> OutWire {
     OutWire(seq.0.wrapping_add(if seq.before(e.s0) { e.k_old } else { e.k }))
 }
 
-/// A bare ACK has the highest sequence number sent, whoever sent it; a probe or a keepalive of y keeps its own.
+/// A bare ACK has the highest sequence number sent, whoever sent it, as far as Y's window goes: y may not know that the
+/// window shrank, and Y takes no acknowledgment from beyond it. A probe or a keepalive of y keeps its own.
 #[inline(always)]
 const fn bare_seq(e: &Dir, seq: OutLocal) -> OutWire {
-    if seq.before(e.s0) {
-        mapped(e, seq)
-    } else if e.is_peer() {
-        bare_seq_y(e)
-    } else {
-        mapped(e, seq).earliest(bare_seq_y(e))
-    }
+    if e.is_peer() && !seq.before(e.s0) { bare_seq_y(e) } else { mapped(e, seq).earliest(bare_seq_y(e)) }
 }
 
 /// Payload or FIN. Whether it leaves.

@@ -114,6 +114,18 @@ fn a_bare_ack_has_the_highest_number_sent_within_the_window() {
     assert_eq!(bench.leave(Side::Broker, &probe).wire.seq.0, TO_BROKER - 1, "a probe keeps its own");
 }
 
+/// Seed 69 614 of the model: a session began while y still had bytes to send, and the window shrank to nothing.
+#[test]
+fn a_bare_ack_is_within_a_window_that_shrank_before_y_had_sent_what_was_there_at_the_start() {
+    let mut bench = Bench::new();
+    bench.q.y_ack = OutWire(TO_BROKER - 400);
+    bench.q.y_win = 0;
+    let p = bench.leaving(Side::Broker, -240, 0, 0);
+    assert_eq!(bench.leave(Side::Broker, &p).wire.seq.0, TO_BROKER - 400, "Y takes no acknowledgment from beyond it");
+    bench.q.y_win = 1_000;
+    assert_eq!(bench.leave(Side::Broker, &p).wire.seq.0, TO_BROKER - 240);
+}
+
 #[test]
 fn an_overtaken_packet_does_not_take_back_an_acknowledgment_or_a_window() {
     let mut bench = Bench::new();
