@@ -38,7 +38,7 @@ const FUZZ_CI: u32 = 30;
 const FUZZ_FULL: u32 = 600;
 
 /// A suite that takes longer hangs. It is ended, and what it started goes with it.
-const PATIENCE_CI: Duration = Duration::from_secs(10 * 60);
+const PATIENCE_CI: Duration = Duration::from_secs(15 * 60);
 const PATIENCE_FULL: Duration = Duration::from_secs(3 * 60 * 60);
 
 pub(crate) fn main(Args { full, suite, lint }: &Args) -> Result<()> {
