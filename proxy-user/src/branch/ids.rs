@@ -2,19 +2,7 @@
 
 use std::fmt;
 
-macro_rules! id {
-    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(pub $inner);
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.fmt(f)
-            }
-        }
-    };
-}
+use crate::kafka::ids::id;
 
 id! {
     /// Who wrote a batch, as its header says; negative: nobody in particular, and the broker deduplicates nothing.

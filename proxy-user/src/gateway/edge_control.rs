@@ -31,6 +31,8 @@ pub(super) struct EdgeControl {
     why_off: Mutex<String>,
     /// The edge was found lost.
     loss: Notify,
+    /// Why it can't be done without, as last said.
+    trouble: Mutex<String>,
 }
 
 /// A config that can be had.
@@ -57,7 +59,15 @@ impl EdgeControl {
         lock: Option<OwnedFd>,
     ) -> Self {
         let why_off = Mutex::new("nothing was loaded yet".to_owned());
-        Self { source, steering, admission, lock: Mutex::new(lock), why_off, loss: Notify::new() }
+        Self {
+            source,
+            steering,
+            admission,
+            lock: Mutex::new(lock),
+            why_off,
+            loss: Notify::new(),
+            trouble: Mutex::default(),
+        }
     }
 
     /// Opens what the config wants, and tells the kernel its rules. `old`: the config in force.
@@ -233,6 +243,14 @@ impl EdgeControl {
     /// Waits until somebody else has taken the programs off.
     pub(super) async fn lost(&self) {
         self.loss.notified().await;
+    }
+
+    /// Whether this trouble after a loss is another one than was said last.
+    pub(super) fn is_news(&self, trouble: &str) -> bool {
+        let mut last = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = *last != trouble;
+        trouble.clone_into(&mut last);
+        is_news
     }
 
     /// Why the edge that is there does nothing any more.

@@ -67,6 +67,32 @@ async fn the_kernel_gets_every_port_of_every_range_and_nothing_is_bound() {
 }
 
 #[tokio::test]
+async fn an_edge_that_somebody_took_off_is_done_without_until_the_next_reload() {
+    let [port, first, ..] = free_ports::<4>().await;
+    let source = Arc::<FakeSource>::default();
+    let config = config(&cluster("x", "east", "127.0.0.1", port, first, 0));
+    let gateway = started(&source, config.clone()).await.unwrap();
+    let stranger = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    source.edge().state().lost = Some("somebody took it off".to_owned());
+
+    timeout(SOON, gateway.edge_lost()).await.expect("it is noticed");
+    gateway.go_on_without_edge().await;
+    assert!(!gateway.lacks_edge(), "the port is somebody's: it is tried again");
+    assert_eq!(gateway.status().fast_path, "off: somebody took it off");
+
+    drop(stranger);
+    timeout(SOON, gateway.edge_lost()).await.expect("it is noticed again");
+    gateway.go_on_without_edge().await;
+    assert!(gateway.lacks_edge());
+    TcpStream::connect(("127.0.0.1", port)).await.expect("the port is bound");
+
+    gateway.apply(config).await.unwrap();
+    assert!(!gateway.lacks_edge());
+    let said = gateway.status().fast_path;
+    assert!(said.starts_with("on: "), "{said}");
+}
+
+#[tokio::test]
 async fn a_steered_connection_is_served_counted_and_drained_as_any_other() {
     let source = Arc::<FakeSource>::default();
     let (gateway, edge, port) = steered(&source, "").await;

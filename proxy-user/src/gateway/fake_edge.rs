@@ -23,6 +23,7 @@ pub(super) struct State {
     pub(super) counters: BTreeMap<Slot, EdgeCounters>,
     pub(super) refused: Vec<RefusedSource>,
     pub(super) detached: bool,
+    pub(super) lost: Option<String>,
     pub(super) upkeeps: u32,
     /// Ports that the table has room for.
     pub(super) room: Option<usize>,
@@ -110,6 +111,10 @@ impl Edge for FakeEdge {
 
     fn upkeep(&self) {
         self.state().upkeeps += 1;
+    }
+
+    fn lost(&self) -> Option<String> {
+        self.state().lost.clone()
     }
 
     fn counters(&self) -> BTreeMap<Slot, EdgeCounters> {

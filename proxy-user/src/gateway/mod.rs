@@ -213,9 +213,15 @@ impl Gateway {
     /// As [`Self::go_on_without_edge`], by who has the reload lock.
     async fn survive_loss(&self) {
         let (Some(why), Some(config)) = (self.edge.loss(), self.config()) else { return };
-        error!("{why}; the daemon does their part, and `turnout reload` loads them again");
-        if let Err(error) = self.switch((*config).clone(), BTreeMap::new()).await {
-            error!("ports can't be bound without them, trying again: {error:#}");
+        match self.switch((*config).clone(), BTreeMap::new()).await {
+            Ok(()) => error!("{why}; the daemon does their part, and `turnout reload` loads them again"),
+            Err(error) => {
+                let trouble = format!("{why}, and ports can't be bound without them, trying again: {error:#}");
+                // It is tried every second, and said once.
+                if self.edge.is_news(&trouble) {
+                    error!("{trouble}");
+                }
+            }
         }
     }
 

@@ -9,6 +9,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use proxy_common::splice::state::Side;
+
 // Of `tcpi_options`, include/uapi/linux/tcp.h.
 const TIMESTAMPS: u8 = 1;
 const SACK: u8 = 2;
@@ -77,45 +79,27 @@ pub struct Leg {
     pub attached: bool,
 }
 
-/// Which of the two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum End {
-    /// The client's.
-    Client,
-    /// The broker's.
-    Broker,
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Client => "the client",
-            Self::Broker => "the broker",
-        })
-    }
-}
-
 /// Why two connections stay the daemon's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// It is being opened or closed.
-    NotEstablished(End),
+    NotEstablished(Side),
     /// The peer is on this host.
-    Loopback(End),
+    Loopback(Side),
     /// One is IPv4, the other IPv6.
     Families,
     /// The programs don't run where its packets come in.
-    NotAttached(End),
+    NotAttached(Side),
     /// Timestamps were agreed on: it was opened past the programs, or before they were there.
-    Timestamps(End),
+    Timestamps(Side),
     /// Congestion marks were agreed on.
-    Ecn(End),
+    Ecn(Side),
     /// No window scale: opened under a SYN flood (cookies), or by a peer without.
-    NoScale(End),
+    NoScale(Side),
     /// One has selective acknowledgments and the other has not.
     Sack,
     /// Segments of this end's peer are too large for the other end's path.
-    SegmentSize(End),
+    SegmentSize(Side),
     /// Both round trips together are too long ([`LONGEST_ROUND_TRIP`]).
     Distance(Duration),
 }
@@ -142,20 +126,24 @@ impl Obstacle {
 impl fmt::Display for Obstacle {
     /// Completes "it stays the daemon's: …".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let the = |side: &Side| match side {
+            Side::Client => "the client",
+            Side::Broker => "the broker",
+        };
         match self {
-            Self::NotEstablished(end) => write!(f, "the connection to {end} is being opened or closed"),
-            Self::Loopback(end) => write!(f, "{end} is on this host"),
+            Self::NotEstablished(end) => write!(f, "the connection to {} is being opened or closed", the(end)),
+            Self::Loopback(end) => write!(f, "{} is on this host", the(end)),
             Self::Families => f.write_str("one leg is IPv4 and the other IPv6"),
-            Self::NotAttached(end) => write!(f, "no program is on the interface that leads to {end}"),
+            Self::NotAttached(end) => write!(f, "no program is on the interface that leads to {}", the(end)),
             Self::Timestamps(end) => {
-                write!(f, "TCP timestamps were agreed on with {end}: its SYN did not pass the programs")
+                write!(f, "TCP timestamps were agreed on with {}: its SYN did not pass the programs", the(end))
             }
-            Self::Ecn(end) => write!(f, "congestion notification was agreed on with {end}"),
+            Self::Ecn(end) => write!(f, "congestion notification was agreed on with {}", the(end)),
             Self::NoScale(end) => {
-                write!(f, "no window scale was agreed on with {end} (a SYN cookie, or its own choice)")
+                write!(f, "no window scale was agreed on with {} (a SYN cookie, or its own choice)", the(end))
             }
             Self::Sack => f.write_str("one leg has selective acknowledgments and the other has not"),
-            Self::SegmentSize(end) => write!(f, "{end} sends larger segments than the other leg takes"),
+            Self::SegmentSize(end) => write!(f, "{} sends larger segments than the other leg takes", the(end)),
             Self::Distance(both) => write!(
                 f,
                 "the legs' round trips are {} ms together, {} ms or more",
@@ -171,7 +159,7 @@ impl fmt::Display for Obstacle {
 /// # Errors
 /// The first thing in the way.
 pub fn check(client: &Leg, broker: &Leg) -> Result<(), Obstacle> {
-    let both = [(End::Client, client), (End::Broker, broker)];
+    let both = [(Side::Client, client), (Side::Broker, broker)];
     let find = |is_so: &dyn Fn(&Leg) -> bool| both.iter().find(|(_, leg)| is_so(leg)).map(|(end, _)| *end);
     let refuse = |obstacle: Option<Obstacle>| obstacle.map_or(Ok(()), Err);
 
@@ -184,8 +172,8 @@ pub fn check(client: &Leg, broker: &Leg) -> Result<(), Obstacle> {
     refuse(find(&|leg| leg.tcp.options & WINDOW_SCALE == 0).map(Obstacle::NoScale))?;
     refuse(((client.tcp.options ^ broker.tcp.options) & SACK != 0).then_some(Obstacle::Sack))?;
     let too_large = |from: &Leg, to: &Leg| from.tcp.advertised_mss > to.tcp.send_mss;
-    refuse(too_large(client, broker).then_some(Obstacle::SegmentSize(End::Client)))?;
-    refuse(too_large(broker, client).then_some(Obstacle::SegmentSize(End::Broker)))?;
+    refuse(too_large(client, broker).then_some(Obstacle::SegmentSize(Side::Client)))?;
+    refuse(too_large(broker, client).then_some(Obstacle::SegmentSize(Side::Broker)))?;
     let together = client.tcp.round_trip + broker.tcp.round_trip;
     refuse((together >= LONGEST_ROUND_TRIP).then_some(Obstacle::Distance(together)))
 }
@@ -243,7 +231,7 @@ mod tests {
 
     #[test]
     fn each_obstacle_is_told_with_its_end() {
-        type Row = (fn(&mut Leg), fn(End) -> Obstacle);
+        type Row = (fn(&mut Leg), fn(Side) -> Obstacle);
         let rows: [Row; 7] = [
             (|leg| leg.tcp.state = 8, Obstacle::NotEstablished),
             (|leg| leg.theirs = "127.0.0.1:1".parse().expect("one"), Obstacle::Loopback),
@@ -254,7 +242,7 @@ mod tests {
             (|leg| leg.tcp.options &= !WINDOW_SCALE, Obstacle::NoScale),
         ];
         for (change, obstacle) in rows {
-            for (nth, end) in [End::Client, End::Broker].into_iter().enumerate() {
+            for (nth, end) in [Side::Client, Side::Broker].into_iter().enumerate() {
                 let mut legs = both();
                 change(&mut legs[nth]);
                 assert_eq!(check(&legs[0], &legs[1]), Err(obstacle(end)), "{}", obstacle(end));
@@ -268,10 +256,10 @@ mod tests {
         assert_eq!(check(&client, &plain), Err(Obstacle::Sack));
         let mut narrow = broker;
         narrow.tcp.send_mss = 1459;
-        assert_eq!(check(&client, &narrow), Err(Obstacle::SegmentSize(End::Client)));
+        assert_eq!(check(&client, &narrow), Err(Obstacle::SegmentSize(Side::Client)));
         let mut narrow = client;
         narrow.tcp.send_mss = 1400;
-        assert_eq!(check(&narrow, &broker), Err(Obstacle::SegmentSize(End::Broker)));
+        assert_eq!(check(&narrow, &broker), Err(Obstacle::SegmentSize(Side::Broker)));
         let mut far = broker;
         far.tcp.round_trip = Duration::from_millis(98);
         assert_eq!(check(&client, &far), Err(Obstacle::Distance(LONGEST_ROUND_TRIP)));

@@ -134,6 +134,21 @@ impl Cluster {
         world.restore(link)
     }
 
+    /// Undoes what a test did to brokers: those that are frozen go on, those that are gone are started.
+    ///
+    /// # Errors
+    /// As [`Self::wait_ready`], or a broker can't be started.
+    pub fn mend(&self) -> Result<()> {
+        for broker in self.brokers() {
+            if broker.is_running() {
+                broker.thaw()?;
+            } else {
+                broker.launch()?;
+            }
+        }
+        self.wait_ready()
+    }
+
     /// Waits until every running broker knows every running broker and hands out producer ids.
     ///
     /// # Errors

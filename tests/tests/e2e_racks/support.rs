@@ -46,14 +46,7 @@ pub(crate) fn stage() -> Result<&'static Stage> {
     static STAGE: OnceLock<Result<Stage, String>> = OnceLock::new();
     let stage = STAGE.get_or_init(|| start().map_err(|error| format!("{error:#}")));
     let stage = stage.as_ref().map_err(|error| anyhow::anyhow!("the cluster could not be started: {error}"))?;
-    for broker in stage.cluster.brokers() {
-        if broker.is_running() {
-            broker.thaw()?;
-        } else {
-            broker.launch()?;
-        }
-    }
-    stage.cluster.wait_ready()?;
+    stage.cluster.mend()?;
     Ok(stage)
 }
 
