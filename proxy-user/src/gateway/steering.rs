@@ -31,6 +31,11 @@ use super::slots::SlotBook;
 /// Shared sockets of each family at most: what the kernel's table has room for.
 const MAX_SOCKETS: usize = 64;
 
+/// Shared sockets of each family at least, however few workers there are. Each has a queue of `net.core.somaxconn`
+/// connections that nobody has accepted yet; one bind per port has as many queues as ports, and a burst that finds its
+/// queue full comes again only after a second.
+const MIN_SOCKETS: usize = 16;
+
 /// What a predecessor handed over to this process.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited {
@@ -233,7 +238,7 @@ impl Steering {
         }
     }
 
-    /// Lets the kernel steer, to so many sockets of each family. What virtual clusters claim from now on is steered;
+    /// Lets the kernel steer, to a socket of each family for each of `count` workers, and never too few. What virtual clusters claim from now on is steered;
     /// what they have bound stays so until they are told.
     ///
     /// # Errors
@@ -253,12 +258,12 @@ impl Steering {
         Ok(())
     }
 
-    /// Sees to it that there are so many sockets of each family; never fewer than there were, since those have queues.
+    /// Sees to it that there are enough sockets of each family for so many workers; never fewer than there were, since those have queues.
     fn grow(self: &Arc<Self>, count: usize) -> anyhow::Result<()> {
         for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
             let is_ours = |socket: &TcpListener| socket.local_addr().is_ok_and(|local| local.is_ipv4() == ip.is_ipv4());
             let there = self.inner().sockets.iter().filter(|(socket, _)| is_ours(socket)).count();
-            for _ in there..count.min(MAX_SOCKETS) {
+            for _ in there..count.clamp(MIN_SOCKETS, MAX_SOCKETS) {
                 let socket = match listeners::bind(SocketAddr::new(ip, 0)) {
                     Ok(socket) => socket,
                     Err(error) if ip.is_ipv6() && listeners::is_absent(&error) => break,
