@@ -1,6 +1,8 @@
 //! The daemon's side of the splice: which frames and which connections the kernel may have.
 //!
-//! Decisions only. The machine that both sides share is `proxy_common::splice`.
+//! Decisions, and what a session is to the daemon ([`session`]). The machine that both sides share is
+//! `proxy_common::splice`; the kernel's tables are `kernel`'s.
 
 pub mod eligible;
 pub mod policy;
+pub mod session;
