@@ -332,6 +332,7 @@ mod tests {
             request_bytes: 9_876_543_210,
             answer_bytes: 9_876_543_210,
             path: "local: the fast path is off".into(),
+            splice: None,
         };
         let text = connections(&[connection]);
         let lines: Vec<&str> = text.lines().collect();

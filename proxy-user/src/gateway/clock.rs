@@ -59,6 +59,11 @@ impl Clock {
         self.moved = now;
     }
 
+    /// When bytes moved last.
+    pub(crate) fn last_moved(&self) -> Instant {
+        self.moved
+    }
+
     /// The client will send nothing more.
     pub(crate) fn client_ended(&mut self, now: Instant) {
         self.client_ended.get_or_insert(now);

@@ -138,6 +138,9 @@ pub enum CloseReason {
     /// A reload denies its source.
     #[error("its address is denied since the last reload (admission.deny)")]
     Denied,
+    /// Somebody took the kernel's programs off, and with them what kept the connection's two sides in step.
+    #[error("it was spliced, and somebody took the kernel programs off")]
+    SpliceLost,
     /// The daemon was told a second time to end.
     #[error("stopped")]
     Stopped,
@@ -173,6 +176,7 @@ impl CloseReason {
             Self::BrokerStalled => "broker_stalled",
             Self::Drained | Self::DrainTimeout { .. } => "drained",
             Self::Denied => "denied",
+            Self::SpliceLost => "splice_lost",
             Self::Stopped => "stopped",
         }
     }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
+use proxy_common::splice::state::Side;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
@@ -26,6 +27,7 @@ use tokio::time::Sleep;
 
 use super::clock::{Clock, Wait};
 use super::close::CloseReason;
+use super::door::keep_alive;
 use super::gauges::{Gauges, Level};
 use super::lane::{Lane, MAX_SLICES};
 use super::mapping::Mapping;
@@ -33,6 +35,7 @@ use super::reads::{ConnectionReads, hold_broker};
 use super::registry::ConnectionRecord;
 use super::session::{Event, Session, View};
 use super::shared::{Phase, Shared};
+use super::splicing::Splicing;
 use crate::config;
 use crate::kafka::header;
 use crate::kafka::rewrite::{Seen, SeenBroker};
@@ -122,6 +125,10 @@ pub(crate) struct Connection {
     timer: Pin<Box<Sleep>>,
     armed: Instant,
 
+    splicing: Splicing,
+    /// Bytes that the kernel had passed on when it was looked at last.
+    forwarded: u64,
+
     reads: ConnectionReads,
     /// The target is out of reach: whatever any broker can answer, another one does, and Fetch the gateway.
     stands_in: bool,
@@ -190,6 +197,8 @@ impl Connection {
             fault: None,
             phase,
             phases,
+            splicing: Splicing::default(),
+            forwarded: 0,
             clock: Clock::new(now),
             timer: Box::pin(tokio::time::sleep_until(armed.into())),
             armed,
@@ -214,10 +223,12 @@ impl Connection {
         let mut phases = self.phases.clone();
         let record = Arc::clone(&self.record);
         let mut denied = pin!(record.denied());
+        let mut torn = pin!(record.torn());
         let reason = loop {
             tokio::select! {
                 biased;
                 () = &mut denied => break CloseReason::Denied,
+                () = &mut torn => break CloseReason::SpliceLost,
                 reason = poll_fn(|cx| self.poll(cx)) => break reason,
                 changed = phases.changed() => {
                     if changed.is_err() {
@@ -239,6 +250,7 @@ impl Connection {
         self.clock.wake(now);
         let shared = Arc::clone(&self.shared);
         let config = shared.config();
+        self.look_at_splice(now, &config.limits);
         let mut rounds = 0;
         loop {
             match self.round(cx, &config) {
@@ -252,11 +264,17 @@ impl Connection {
                 break;
             }
         }
-        if self.patience().is_some_and(|until| until <= now)
-            && self.is_broker_dead(&config, now)
-            && self.take_over(&config)
-        {
-            // What was said in its place is to be written.
+        if self.patience().is_some_and(|until| until <= now) && self.is_broker_dead(&config, now) {
+            if self.splicing.session().is_some() {
+                // Another broker can't take this one's place on the wire. The client's next connection goes elsewhere.
+                return Poll::Ready(CloseReason::BrokerError(io::ErrorKind::TimedOut.into()));
+            }
+            if self.take_over(&config) {
+                // What was said in its place is to be written.
+                cx.waker().wake_by_ref();
+            }
+        }
+        if rounds < ROUNDS && !self.splice(now) {
             cx.waker().wake_by_ref();
         }
         if rounds < ROUNDS
@@ -293,12 +311,13 @@ impl Connection {
             self.reach_broker(cx)?;
         }
         if !self.must_reach_first() {
-            self.parse(config, Side::Requests);
+            self.parse(config, Lanes::Requests);
+            self.say_own_answers(cx);
         }
         self.reach_broker(cx)?;
         moved |= self.write_broker(cx, &config.limits);
         moved |= self.read_broker(cx);
-        self.parse(config, Side::Answers);
+        self.parse(config, Lanes::Answers);
         if self.broker_eof && self.answers.unparsed().is_empty() && self.is_merely_gone() {
             moved |= self.take_over(config);
         }
@@ -369,6 +388,80 @@ impl Connection {
             && self.requests.has_space()
     }
 
+    /// Notes what the kernel has passed on. Where that is nothing for as long as an idle connection may be, and an answer
+    /// is owed, the connection is the daemon's from now on, where keepalive tells a dead client from a slow broker.
+    fn look_at_splice(&mut self, now: Instant, limits: &config::Limits) {
+        if !self.splicing.is_live() {
+            return;
+        }
+        self.splicing.look(&mut self.session);
+        let forwarded = self.splicing.forwarded();
+        if forwarded != self.forwarded {
+            self.forwarded = forwarded;
+            self.clock.moved(now);
+        } else if self.session.in_flight() > 0 && now >= self.clock.last_moved() + limits.idle.0 {
+            if self.splicing.stop(&mut self.session, now) {
+                let _ = keep_alive(&self.client);
+                self.clock.moved(now);
+            }
+        }
+    }
+
+    /// Both ends are there, and nothing is about to end.
+    fn may_splice(&self) -> bool {
+        matches!(self.phase, Phase::Serve)
+            && !(self.client_eof || self.client_dead || self.broker_shut || self.broker_eof || self.broker_deaf)
+            && !(self.stands_in || self.provisional)
+            && self.ending.is_none()
+            && self.fault.is_none()
+    }
+
+    /// Gives the kernel what it may have, or takes it back. `false`: to be tried again at once.
+    fn splice(&mut self, now: Instant) -> bool {
+        let Broker::Open(broker) = &self.broker else { return true };
+        if self.splicing.is_live() {
+            if !self.may_splice() || self.shared.splice().is_err() {
+                let stopped = self.splicing.stop(&mut self.session, now);
+                self.session.say_own(&mut self.answers);
+                return stopped;
+            }
+        } else if self.may_splice() && self.splicing.is_due(now) && self.session.can_splice() {
+            match &**self.shared.splice() {
+                Ok(access) => {
+                    let (client, session) = (&self.client, &mut self.session);
+                    self.splicing.begin(access, client, broker, session, &self.shared.metrics, now);
+                }
+                Err(why) => self.splicing.refuse(why),
+            }
+            self.record.set_splice(self.splicing.session(), self.splicing.why_not());
+        }
+        if self.ports.is_none() {
+            let lanes = [&self.requests, &self.answers];
+            self.splicing.arm(&mut self.session, lanes, &self.client, broker, now);
+        }
+        true
+    }
+
+    /// The gateway has answers of its own: the kernel must not pass others on meanwhile.
+    fn say_own_answers(&mut self, cx: &mut Context<'_>) {
+        if self.session.owes() && self.splicing.is_live() {
+            if !self.splicing.recall_answers(&mut self.session, Instant::now()) {
+                cx.waker().wake_by_ref();
+            }
+            self.session.say_own(&mut self.answers);
+        }
+    }
+
+    fn note_read(&mut self, side: Side, read: &Poll<io::Result<usize>>) {
+        match read {
+            Poll::Pending => self.splicing.drained(side),
+            Poll::Ready(read) => {
+                let length = *read.as_ref().unwrap_or(&0);
+                self.splicing.read(side, length, &mut self.session, Instant::now());
+            }
+        }
+    }
+
     fn is_draining(&self) -> bool {
         !matches!(self.phase, Phase::Serve)
     }
@@ -382,7 +475,9 @@ impl Connection {
         if !self.wants_client(limits) {
             return false;
         }
-        match poll_read(&mut self.client, cx, self.requests.space()) {
+        let read = poll_read(&mut self.client, cx, self.requests.space());
+        self.note_read(Side::Client, &read);
+        match read {
             Poll::Pending => return false,
             Poll::Ready(Ok(0)) => {
                 self.client_eof = true;
@@ -422,7 +517,9 @@ impl Connection {
         if self.broker_eof || !self.answers.has_space() {
             return false;
         }
-        match poll_read(broker, cx, self.answers.space()) {
+        let read = poll_read(broker, cx, self.answers.space());
+        self.note_read(Side::Broker, &read);
+        match read {
             Poll::Pending => return false,
             Poll::Ready(Ok(0)) => self.broker_eof = true,
             Poll::Ready(Ok(n)) => {
@@ -442,11 +539,11 @@ impl Connection {
         self.fault.get_or_insert(reason);
     }
 
-    fn parse(&mut self, config: &config::VirtualCluster, side: Side) {
-        let nothing_new = match side {
-            Side::Requests => self.requests.unparsed().is_empty() || self.ending.is_some(),
+    fn parse(&mut self, config: &config::VirtualCluster, lanes: Lanes) {
+        let nothing_new = match lanes {
+            Lanes::Requests => self.requests.unparsed().is_empty() || self.ending.is_some(),
             // A socket that failed takes nothing from what was read of it before.
-            Side::Answers => {
+            Lanes::Answers => {
                 self.answers.unparsed().is_empty()
                     || self.fault.as_ref().is_some_and(|fault| !matches!(fault, CloseReason::BrokerError(_)))
             }
@@ -461,15 +558,16 @@ impl Connection {
             in_flight: config.limits.in_flight as usize,
             world: &Mapping::new(config, &self.host, &self.shared, self.reads.on(&self.shared, config.broker_ports)),
             draining: self.is_draining(),
+            notes: self.splicing.notes(),
         };
-        match side {
-            Side::Requests => {
+        match lanes {
+            Lanes::Requests => {
                 if let Err(reason) = self.session.on_request_bytes(&mut self.requests, &mut self.answers, &view) {
                     // As at a broker, which would not have read this far: what was asked before is answered first.
                     self.ending = Some(reason);
                 }
             }
-            Side::Answers => {
+            Lanes::Answers => {
                 if let Err(reason) = self.session.on_answer_bytes(&mut self.answers, &view) {
                     self.broker_failed(reason);
                 }
@@ -522,10 +620,11 @@ impl Connection {
                 candidates = cluster.candidates(Target::Bootstrap);
             }
             let timeout = cluster.connect_timeout();
+            let opening = self.shared.opening();
             let seconds = self.shared.metrics.dial_seconds.clone();
             self.broker = Broker::Dialling(Box::pin(async move {
                 let began = Instant::now();
-                let dialled = upstream::dial(&candidates, timeout, timeout * PATIENCE).await;
+                let dialled = upstream::dial(&candidates, timeout, timeout * PATIENCE, opening).await;
                 seconds.observe(began.elapsed().as_secs_f64());
                 dialled
             }));
@@ -572,7 +671,10 @@ impl Connection {
         match poll_write(broker, cx, &mut self.requests) {
             Poll::Pending => return false,
             Poll::Ready(Ok(0)) => {}
-            Poll::Ready(Ok(_)) => return true,
+            Poll::Ready(Ok(n)) => {
+                self.splicing.wrote(Side::Client, n);
+                return true;
+            }
             Poll::Ready(Err(_)) => {
                 self.broker_deaf = true;
                 return true;
@@ -599,6 +701,7 @@ impl Connection {
         match poll_write(&mut self.client, cx, &mut self.answers) {
             Poll::Ready(Ok(0)) | Poll::Pending => false,
             Poll::Ready(Ok(n)) => {
+                self.splicing.wrote(Side::Broker, n);
                 self.record.count_answer_bytes(n as u64);
                 self.shared.metrics.answer_bytes.inc_by(n as u64);
                 true
@@ -661,13 +764,15 @@ impl Connection {
             answers: self.answers.waiting() > 0,
             requests: self.requests.waiting() > 0,
             begun: self.session.begun(),
-            client: self.session.arriving(&self.requests).filter(|_| wants_client),
+            client: self.session.arriving(&self.requests).filter(|_| wants_client && !self.splicing.has(Side::Client)),
             drain: match self.phase {
                 Phase::Drain { until } => Some(until),
                 Phase::Serve | Phase::Stop => None,
             },
         };
-        let patience = self.patience();
+        // Who is spliced is not woken by what passes, and has no keepalive: it is looked at instead.
+        let quiet = self.splicing.is_live().then(|| self.clock.last_moved() + limits.idle.0);
+        let patience = [self.patience(), quiet].into_iter().flatten().min();
         loop {
             if patience.is_some_and(|until| until <= now) {
                 cx.waker().wake_by_ref();
@@ -702,12 +807,15 @@ impl Connection {
     /// Says farewell: the reason is counted and logged. Hands back what must linger, so that the client gets a FIN
     /// behind its last answer; everything else is given back here.
     fn close(self: Box<Self>, reason: &CloseReason) -> Option<(TcpStream, Arc<ConnectionRecord>)> {
-        let Self { client, peer, client_dead, client_eof, shared, record, dialled, target, session, .. } = *self;
+        let Self { client, peer, client_dead, client_eof, shared, record, dialled, target, session, splicing, .. } =
+            *self;
+        record.count_kernel(&shared.metrics);
+        drop(splicing);
         shared.closed(reason, peer, target, dialled.as_ref(), session.oldest());
         if matches!(reason, CloseReason::BrokerClosed { .. } | CloseReason::BrokerError(_)) {
             shared.cluster().poke();
         }
-        if matches!(reason, CloseReason::Denied) {
+        if matches!(reason, CloseReason::Denied | CloseReason::SpliceLost) {
             // Nothing more is to pass, and where the kernel drops its packets no FIN is ever acknowledged.
             let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
             return None;
@@ -745,7 +853,7 @@ fn observed(seen: Seen) -> Observed {
 }
 
 #[derive(Clone, Copy)]
-enum Side {
+enum Lanes {
     Requests,
     Answers,
 }

@@ -94,8 +94,7 @@ impl Door {
             return reset(&client);
         }
         client.set_nodelay(true)?;
-        let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
-        SockRef::from(&client).set_tcp_keepalive(&keepalive.with_retries(4))?;
+        keep_alive(&client)?;
         let client = client.into_std()?;
         drop(config);
         self.workers.serve(Handover { client, peer, local, target, shared, phase, record });
@@ -125,6 +124,12 @@ fn find(local: SocketAddr, steering: &Steering) -> Option<(Route, watch::Receive
         std::thread::yield_now();
     }
     None
+}
+
+/// Has the kernel look whether the client is still there.
+pub(crate) fn keep_alive(client: &TcpStream) -> io::Result<()> {
+    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
+    SockRef::from(client).set_tcp_keepalive(&keepalive.with_retries(4))
 }
 
 /// Ends a connection at once, so that the client does not take the end for one that was served.

@@ -11,6 +11,8 @@ use proxy_common::admission::{Prefix, Rate};
 use proxy_common::tables::{self, Settings};
 use serde::Serialize;
 
+use crate::splice::session::Splicer;
+
 /// A virtual cluster's place in the kernel's tables and counters. Kept for the life of the virtual cluster's name, and
 /// not given to another while counters of the old one may still grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -192,6 +194,14 @@ pub trait Edge: Send + Sync + 'static {
 
     /// What is loaded and attached.
     fn status(&self) -> EdgeStatus;
+
+    /// Who begins sessions of spliced connections, or why there is nobody.
+    ///
+    /// # Errors
+    /// A sentence for an operator.
+    fn splicer(&self) -> Result<Arc<dyn Splicer>, String> {
+        Err("this edge has no splice".to_owned())
+    }
 
     /// Lets go of the pins so that another process may take them over (a planned hand-over); maps and links stay.
     fn release(&self);

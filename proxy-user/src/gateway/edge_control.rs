@@ -17,8 +17,10 @@ use tracing::{info, warn};
 
 use super::admission::{self, Admission};
 use super::edge::{AdmissionRules, Edge, EdgeSource};
+use super::shared::Shared;
 use super::steering::Steering;
 use crate::config::{Config, FastPath, FastPathMode};
+use crate::splice::policy;
 
 /// See the module.
 pub(super) struct EdgeControl {
@@ -202,6 +204,17 @@ impl EdgeControl {
             info!("the kernel's programs are detached: {}", prepared.why_off);
         }
         self.cover();
+    }
+
+    /// Says whether the connections of a virtual cluster are spliced from now on, and which of their frames.
+    pub(super) fn allow_splice(&self, shared: &Shared) {
+        let access = self.steering.splice(&shared.name).and_then(|access| {
+            let config = shared.config();
+            let table = policy::policy(config.versions, config.limits.frame.0, shared.racks.is_on());
+            access.splicer.set_policy(access.policy, &table).map_err(|error| format!("{error:#}"))?;
+            Ok(access)
+        });
+        shared.set_splice(access);
     }
 
     /// Goes without after all: what was prepared could not be committed, and isn't required.

@@ -124,6 +124,11 @@ impl Lane {
         }
     }
 
+    /// All that was read was passed on, and all of that was written.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting == 0 && self.parsed == self.filled
+    }
+
     /// Bytes waiting to be written.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting

@@ -44,6 +44,7 @@ mod session;
 mod session_tests;
 mod shared;
 mod slots;
+mod splicing;
 pub mod status;
 mod steering;
 mod virtual_cluster;
@@ -213,6 +214,12 @@ impl Gateway {
     /// As [`Self::go_on_without_edge`], by who has the reload lock.
     async fn survive_loss(&self) {
         let (Some(why), Some(config)) = (self.edge.loss(), self.config()) else { return };
+        for shared in self.running.load().all() {
+            let ended = shared.registry.end_spliced();
+            if ended > 0 {
+                error!(virtual_cluster = shared.name, "{ended} connections were spliced and end: {why}");
+            }
+        }
         match self.switch((*config).clone(), BTreeMap::new()).await {
             Ok(()) => error!("{why}; the daemon does their part, and `turnout reload` loads them again"),
             Err(error) => {
@@ -294,6 +301,9 @@ impl Gateway {
             cluster.set_routes_reads(users.into_iter().any(|running| running.shared.racks.is_on()));
         }
         drop(hold);
+        for running in virtual_clusters.values() {
+            self.edge.allow_splice(&running.shared);
+        }
         self.edge.finish(&prepared);
         self.edge.steering.retain_slots(|name| virtual_clusters.contains_key(name));
 

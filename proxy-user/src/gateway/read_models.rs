@@ -96,6 +96,7 @@ impl Gateway {
             let outside = listeners::unreachable(&shared.config(), &shared.cluster().topology()).len();
             shared.metrics.unreachable_brokers.set(i64::try_from(outside).unwrap_or(i64::MAX));
             shared.metrics.racks.set(racks_report::reading(shared));
+            shared.registry.count_kernel(&shared.metrics);
         }
         self.edge_metrics();
         self.metrics.encode()

@@ -3,11 +3,14 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use super::status::ConnectionStatus;
-use crate::metrics::Limit;
+use proxy_common::splice::state::Side;
+
+use super::status::{ConnectionStatus, SpliceStatus, WayStatus};
+use crate::metrics::{Limit, VirtualClusterMetrics};
+use crate::splice::session as splice;
 use crate::upstream::{Endpoint, Target};
 
 /// What is kept of a client's own words, in bytes: they are shown to operators, not used.
@@ -25,8 +28,20 @@ pub(crate) struct ConnectionRecord {
     request_bytes: AtomicU64,
     answer_bytes: AtomicU64,
     words: Mutex<Words>,
+    splice: Mutex<SpliceRecord>,
     denied: tokio::sync::Notify,
+    /// The kernel keeps its two sides in step no more.
+    torn: tokio::sync::Notify,
     registry: Arc<Registry>,
+}
+
+/// Its session in the kernel, or why it has none.
+#[derive(Debug, Default)]
+struct SpliceRecord {
+    session: Option<Weak<splice::Session>>,
+    why_not: Option<String>,
+    /// Bytes of the kernel's that were counted already, by direction.
+    counted: [u64; 2],
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +59,11 @@ impl ConnectionRecord {
     /// Resolves once its source is denied, at once where it was already.
     pub(crate) async fn denied(&self) {
         self.denied.notified().await;
+    }
+
+    /// Resolves once the kernel's programs are gone from under it, at once where they are already.
+    pub(crate) async fn torn(&self) {
+        self.torn.notified().await;
     }
 
     pub(crate) fn set_requests(&self, n: u64) {
@@ -74,7 +94,56 @@ impl ConnectionRecord {
         lock(&self.words).broker = Some(endpoint.to_string());
     }
 
+    /// The connection has a session in the kernel now, or not, for this reason.
+    pub(crate) fn set_splice(&self, session: Option<&Arc<splice::Session>>, why_not: Option<&str>) {
+        let mut record = lock(&self.splice);
+        record.session = session.map(Arc::downgrade);
+        record.why_not = why_not.map(str::to_owned);
+    }
+
+    /// Adds what passed in the kernel since it was counted last.
+    pub(crate) fn count_kernel(&self, metrics: &VirtualClusterMetrics) {
+        let mut record = lock(&self.splice);
+        let Some(session) = record.session.as_ref().and_then(Weak::upgrade) else { return };
+        for side in [Side::Client, Side::Broker] {
+            let bytes = session.traffic(side).bytes;
+            let new = bytes.saturating_sub(record.counted[side.index()]);
+            record.counted[side.index()] = bytes;
+            let (own, all, spliced) = match side {
+                Side::Client => (&self.request_bytes, &metrics.request_bytes, &metrics.spliced_request_bytes),
+                Side::Broker => (&self.answer_bytes, &metrics.answer_bytes, &metrics.spliced_answer_bytes),
+            };
+            own.fetch_add(new, Relaxed);
+            all.inc_by(new);
+            spliced.inc_by(new);
+        }
+    }
+
+    fn path(&self) -> (String, Option<SpliceStatus>) {
+        let record = lock(&self.splice);
+        match record.session.as_ref().and_then(Weak::upgrade) {
+            Some(session) => {
+                let [requests, answers] = [Side::Client, Side::Broker].map(|side| {
+                    let (turn, traffic) = (session.turn(side), session.traffic(side));
+                    WayStatus {
+                        kernel: turn.is_peer(),
+                        turns: turn.epoch.div_ceil(2),
+                        bytes: traffic.bytes,
+                        packets: traffic.packets,
+                    }
+                });
+                let path = if requests.kernel || answers.kernel { "spliced" } else { "spliced, now the daemon's" };
+                (path.to_owned(), Some(SpliceStatus { session: session.index(), requests, answers }))
+            }
+            None => match &record.why_not {
+                Some(why) => (format!("local: {why}"), None),
+                None => ("local".to_owned(), None),
+            },
+        }
+    }
+
     fn status(&self, virtual_cluster: &str) -> ConnectionStatus {
+        let (path, splice) = self.path();
         let words = lock(&self.words);
         ConnectionStatus {
             id: self.id,
@@ -89,7 +158,8 @@ impl ConnectionRecord {
             requests: self.requests.load(Relaxed),
             request_bytes: self.request_bytes.load(Relaxed),
             answer_bytes: self.answer_bytes.load(Relaxed),
-            path: "local".to_owned(),
+            path,
+            splice,
         }
     }
 }
@@ -146,7 +216,7 @@ pub(crate) struct Registry {
 #[derive(Debug, Default)]
 struct Inner {
     /// Weak, so that the record's end is the connection's end.
-    records: HashMap<u64, std::sync::Weak<ConnectionRecord>>,
+    records: HashMap<u64, Weak<ConnectionRecord>>,
     sources: HashMap<IpAddr, u32>,
 }
 
@@ -180,7 +250,9 @@ impl Registry {
             request_bytes: AtomicU64::new(0),
             answer_bytes: AtomicU64::new(0),
             words: Mutex::default(),
+            splice: Mutex::default(),
             denied: tokio::sync::Notify::new(),
+            torn: tokio::sync::Notify::new(),
             registry: Arc::clone(self),
         });
         inner.records.insert(record.id, Arc::downgrade(&record));
@@ -192,16 +264,31 @@ impl Registry {
         lock(&self.inner).records.len()
     }
 
+    /// Adds up what passed in the kernel.
+    pub(crate) fn count_kernel(&self, metrics: &VirtualClusterMetrics) {
+        let records: Vec<_> = lock(&self.inner).records.values().filter_map(Weak::upgrade).collect();
+        records.iter().for_each(|record| record.count_kernel(metrics));
+    }
+
     /// Ends those from sources that are denied; how many.
     pub(crate) fn end_denied(&self, denies: impl Fn(IpAddr) -> bool) -> usize {
-        let records: Vec<_> = lock(&self.inner).records.values().filter_map(std::sync::Weak::upgrade).collect();
+        let records: Vec<_> = lock(&self.inner).records.values().filter_map(Weak::upgrade).collect();
         let denied = records.iter().filter(|record| denies(record.peer.ip()));
         denied.map(|record| record.denied.notify_one()).count()
     }
 
+    /// Ends those that are spliced, because the programs are gone; how many.
+    pub(crate) fn end_spliced(&self) -> usize {
+        let records: Vec<_> = lock(&self.inner).records.values().filter_map(Weak::upgrade).collect();
+        let is_spliced = |record: &&Arc<ConnectionRecord>| {
+            lock(&record.splice).session.as_ref().is_some_and(|session| session.strong_count() > 0)
+        };
+        records.iter().filter(is_spliced).map(|record| record.torn.notify_one()).count()
+    }
+
     /// Every connection, oldest first.
     pub(crate) fn status(&self, virtual_cluster: &str) -> Vec<ConnectionStatus> {
-        let mut records: Vec<_> = lock(&self.inner).records.values().filter_map(std::sync::Weak::upgrade).collect();
+        let mut records: Vec<_> = lock(&self.inner).records.values().filter_map(Weak::upgrade).collect();
         records.sort_by_key(|record| record.id);
         records.iter().map(|record| record.status(virtual_cluster)).collect()
     }

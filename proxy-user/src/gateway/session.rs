@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use proxy_common::frame::{self, REQUEST_FIXED_LEN, RequestPrefix, SIZE_LEN};
+use proxy_common::splice::notes::{Kind, Note, Notes, RING};
 
 use super::close::CloseReason;
 use super::lane::Lane;
@@ -48,6 +49,8 @@ pub(crate) struct View<'a> {
     pub(crate) world: &'a dyn World,
     /// No new request is begun.
     pub(crate) draining: bool,
+    /// Where the kernel looks up what answers belong to, and says it; `None`: the connection isn't spliced.
+    pub(crate) notes: Option<&'a Notes>,
 }
 
 /// What changes with the cluster, asked for only by frames that need it.
@@ -152,13 +155,32 @@ struct Pending {
     due: Due,
     /// When it is time to ask whether its broker is dead, where the gateway may answer in its place.
     patience: Option<Instant>,
+    /// While spliced: which of the requests that get an answer of the broker it is. Of one that the gateway answers: how
+    /// many the broker answers before.
+    index: u32,
 }
 
 impl Pending {
     fn new(head: Head, due: Due) -> Self {
-        Self { head, due, patience: None }
+        Self { head, due, patience: None, index: 0 }
+    }
+
+    /// What the kernel has to know of its answer.
+    fn note(&self) -> Note {
+        let kind = match &self.due {
+            Due::Broker(AnswerPlan::Stream) => Kind::Plain,
+            Due::Broker(AnswerPlan::CheckProduce) if self.head.version >= PRODUCE_WITH_IDS => Kind::ProduceIds,
+            Due::Broker(AnswerPlan::CheckProduce) => Kind::Produce,
+            _ => Kind::Local,
+        };
+        Note { kind, mirrored: false }
     }
 }
+
+/// First Produce that names topics by id. Answers of v10 up to this one look alike, and of all from here on.
+const PRODUCE_WITH_IDS: ApiVersion = ApiVersion(13);
+/// Stands for every version of those.
+const PRODUCE_WITH_NAMES: ApiVersion = ApiVersion(12);
 
 #[derive(Debug)]
 enum Due {
@@ -193,6 +215,20 @@ pub(crate) struct Session {
     /// The last answer to SaslAuthenticate, or to a raw token, was none of an error.
     authenticated: bool,
     events: Vec<Event>,
+    /// A request was passed on that the kernel could have passed on: the prelude is over.
+    is_routine: bool,
+    splice: Option<Indexes>,
+}
+
+/// While spliced: where the two sequences of frames are, whoever passes them on.
+#[derive(Clone, Copy, Debug)]
+struct Indexes {
+    /// Of the next request that gets an answer.
+    request: u32,
+    /// Of the next answer.
+    answer: u32,
+    /// The kernel may be passing answers on: nothing is said to the client before they have been taken back.
+    answers_away: bool,
 }
 
 /// Where reads aren't routed any more, while an answer is under way.
@@ -223,6 +259,8 @@ impl Session {
             stood_in: false,
             authenticated: false,
             events: Vec::new(),
+            is_routine: false,
+            splice: None,
         }
     }
 
@@ -264,7 +302,9 @@ impl Session {
     /// that it is not taken for dead again for the requests in flight.
     pub(crate) fn take_over(&mut self, answers: &mut Lane, world: &dyn World) -> bool {
         self.pending.iter_mut().for_each(|pending| pending.patience = None);
+        // A spliced broker can't be replaced: the kernel keeps its connection and the client's in step.
         let is_between = matches!(self.answer, AnswerState::Header)
+            && self.splice.is_none()
             && matches!(self.request, RequestState::Header | RequestState::Dropping { .. });
         let (Some(reads), Some(offered)) = (world.reads(), world.offered()) else { return false };
         if !self.may_be_told(reads) {
@@ -306,7 +346,14 @@ impl Session {
 
     /// Requests waiting for their answer.
     pub(crate) fn in_flight(&self) -> usize {
-        self.pending.len() + usize::from(!matches!(self.answer, AnswerState::Header))
+        self.unanswered() + usize::from(!matches!(self.answer, AnswerState::Header))
+    }
+
+    /// Requests whose answer hasn't begun.
+    fn unanswered(&self) -> usize {
+        let Some(at) = self.splice else { return self.pending.len() };
+        let ready = self.pending.iter().filter(|pending| matches!(pending.due, Due::Ready(_))).count();
+        at.request.wrapping_sub(at.answer) as usize + ready
     }
 
     /// Requests begun so far.
@@ -316,7 +363,7 @@ impl Session {
 
     /// Why nothing more is taken from the client until an answer comes or leaves, given `limits.in_flight`.
     pub(crate) fn pause(&self, answers: &Lane, in_flight: usize) -> Option<Pause> {
-        if self.pending.len() >= in_flight {
+        if self.unanswered() >= in_flight {
             Some(Pause::InFlight)
         } else if answers.is_backed_up() {
             Some(Pause::Answers)
@@ -449,12 +496,13 @@ impl Session {
                 // The last token of some mechanisms gets no answer (SaslServer.evaluateChallenge gave none).
                 if matches!(self.pending.back(), Some(Pending { due: Due::Token, .. })) {
                     self.pending.pop_back();
+                    self.splice.iter_mut().for_each(|at| at.request = at.request.wrapping_sub(1));
                 }
             }
             Partial::Done(ClientFrame::Token) => {
                 self.begin(ApiKey::SASL_AUTHENTICATE, body_len, view);
                 let head = Head { key: ApiKey::SASL_HANDSHAKE, version: ApiVersion(0), correlation: CorrelationId(0) };
-                self.pending.push_back(Pending::new(head, Due::Token));
+                self.expect(head, Due::Token, None, view);
                 self.pass(requests, body_len);
                 return Ok(true);
             }
@@ -508,14 +556,15 @@ impl Session {
                 if answer != AnswerPlan::None {
                     let is_first = answer == AnswerPlan::ApiVersions;
                     let patience = reads.filter(|_| is_first).and_then(Reads::patience);
-                    self.pending.push_back(Pending { head, due: Due::Broker(answer), patience });
+                    self.expect(head, Due::Broker(answer), patience, view);
                 }
+                self.is_routine |= matches!(answer, AnswerPlan::Stream | AnswerPlan::CheckProduce);
                 self.pass(requests, body_len);
                 Ok(true)
             }
             Plan::Route if body_len > view.rewrite_frame && !self.stands_in => {
                 self.begin(head.key, body_len, view);
-                self.pending.push_back(Pending::new(head, Due::Broker(AnswerPlan::Stream)));
+                self.expect(head, Due::Broker(AnswerPlan::Stream), None, view);
                 self.pass(requests, body_len);
                 Ok(true)
             }
@@ -547,14 +596,32 @@ impl Session {
             }
             Plan::Answer(body) => {
                 self.begin(head.key, body_len, view);
-                self.events.push(Event::Answered);
-                self.pending.push_back(Pending::new(head, Due::Ready(framed(&body))));
+                self.answer_here(head, &body);
                 requests.skip(SIZE_LEN);
                 self.request = RequestState::Dropping { left: body_len };
                 self.send_ready(answers);
                 Ok(true)
             }
         }
+    }
+
+    /// The broker will answer the request that is about to be passed on.
+    fn expect(&mut self, head: Head, due: Due, patience: Option<Instant>, view: &View<'_>) {
+        let mut pending = Pending { head, due, patience, index: 0 };
+        if let Some(at) = &mut self.splice {
+            pending.index = at.request;
+            at.request = at.request.wrapping_add(1);
+            // Before the request can reach the broker, and so before its answer.
+            view.notes.iter().for_each(|notes| notes.set(pending.index, pending.note()));
+        }
+        self.pending.push_back(pending);
+    }
+
+    /// The gateway answers the request.
+    fn answer_here(&mut self, head: Head, body: &[u8]) {
+        self.events.push(Event::Answered);
+        let index = self.splice.map_or(0, |at| at.request);
+        self.pending.push_back(Pending { index, ..Pending::new(head, Due::Ready(framed(body))) });
     }
 
     fn begin(&mut self, key: ApiKey, size: u64, view: &View<'_>) {
@@ -590,7 +657,7 @@ impl Session {
             self.events.push(Event::Rewritten);
         }
         requests.push(framed(&rewritten.unwrap_or(body)));
-        self.pending.push_back(Pending::new(head, Due::Broker(answer)));
+        self.expect(head, Due::Broker(answer), None, view);
         Ok(())
     }
 
@@ -610,7 +677,7 @@ impl Session {
                 return Err(CloseReason::StoodIn);
             }
             requests.push(framed(&body));
-            self.pending.push_back(Pending::new(head, Due::Broker(AnswerPlan::Stream)));
+            self.expect(head, Due::Broker(AnswerPlan::Stream), None, view);
             return Ok(());
         };
         if self.stands_in {
@@ -620,8 +687,7 @@ impl Session {
                 return Err(CloseReason::StoodIn);
             }
             let made = made_fetch_answer(head, &body, reads, &mut self.stood_in).ok_or(CloseReason::StoodIn)?;
-            self.events.push(Event::Answered);
-            self.pending.push_back(Pending::new(head, Due::Ready(framed(&made))));
+            self.answer_here(head, &made);
             self.send_ready(answers);
             return Ok(());
         }
@@ -634,7 +700,7 @@ impl Session {
             None => requests.push(framed(&body)),
         }
         let patience = Some(asked.look);
-        self.pending.push_back(Pending { head, due: Due::Fetch(Box::new(asked)), patience });
+        self.expect(head, Due::Fetch(Box::new(asked)), patience, view);
         Ok(())
     }
 
@@ -707,6 +773,9 @@ impl Session {
     fn on_answer_header(&mut self, answers: &mut Lane, view: &View<'_>) -> Result<bool, CloseReason> {
         let bytes = answers.unparsed();
         let Some(size) = frame::read_size(bytes) else { return Ok(false) };
+        if self.is_of_kernel() {
+            return self.on_kernels_answer(size, answers, view);
+        }
         let Some(front) = self.pending.front() else { return Err(CloseReason::Unsolicited) };
         let Head { key, version, correlation } = front.head;
         let malformed = |what: &str| CloseReason::MalformedAnswer { key, version, what: what.to_owned() };
@@ -718,7 +787,7 @@ impl Session {
             Due::Token => {
                 // After handshake v0 a broker answers wrong credentials by a close.
                 self.authenticated = true;
-                self.pending.pop_front();
+                self.take_next(view);
                 self.answer = AnswerState::Passing { left: frame_len };
                 return Ok(true);
             }
@@ -748,7 +817,7 @@ impl Session {
         if hold && body_len > view.rewrite_frame {
             return Err(CloseReason::HoldTooLarge { size, limit: view.rewrite_frame });
         }
-        let Some(pending) = self.pending.pop_front() else { return Ok(false) };
+        let Some(pending) = self.take_next(view) else { return Ok(false) };
         if let Pending { head, due: Due::Fetch(asked), .. } = pending {
             if asked.collects {
                 answers.skip(SIZE_LEN);
@@ -773,19 +842,81 @@ impl Session {
             };
             return Ok(true);
         }
-        if body.len() as u64 == body_len {
+        self.hold_answer(body_len, pending, answers, view)?;
+        Ok(true)
+    }
+
+    /// Looks at an answer as soon as it is whole.
+    fn hold_answer(
+        &mut self,
+        body_len: u64,
+        pending: Pending,
+        answers: &mut Lane,
+        view: &View<'_>,
+    ) -> Result<(), CloseReason> {
+        let body = &answers.unparsed()[SIZE_LEN..];
+        if let Some(body) = body.get(..body_len as usize) {
             // Whole in the buffer: looked at in place, and passed on from there when nothing changes.
             match self.on_held_answer(body, &pending, view)? {
                 Some(changed) => {
-                    answers.skip(frame_len as usize);
+                    answers.skip(SIZE_LEN + body_len as usize);
                     answers.push(framed(&changed));
                 }
-                None => answers.forward(frame_len as usize),
+                None => answers.forward(SIZE_LEN + body_len as usize),
             }
         } else {
             answers.skip(SIZE_LEN);
             self.answer = AnswerState::Holding { frame: BytesMut::new(), left: body_len as usize, pending };
         }
+        Ok(())
+    }
+
+    /// The request whose answer begins.
+    fn take_next(&mut self, view: &View<'_>) -> Option<Pending> {
+        self.answer_begins(view);
+        self.pending.pop_front()
+    }
+
+    fn answer_begins(&mut self, view: &View<'_>) {
+        if let Some(at) = &mut self.splice {
+            at.answer = at.answer.wrapping_add(1);
+            view.notes.iter().for_each(|notes| notes.set_answered(at.answer));
+        }
+    }
+
+    /// Whether the kernel passed on the request whose answer is due.
+    fn is_of_kernel(&self) -> bool {
+        let Some(at) = self.splice else { return false };
+        let broker_owes = at.request != at.answer;
+        broker_owes && self.pending.front().is_none_or(|front| front.index != at.answer)
+    }
+
+    /// An answer to a request that the kernel passed on, and that the kernel left to the daemon: a Produce that failed, or
+    /// one that merely came in a daemon's turn.
+    fn on_kernels_answer(&mut self, size: i32, answers: &mut Lane, view: &View<'_>) -> Result<bool, CloseReason> {
+        let Some(at) = self.splice else { return Ok(false) };
+        let kind = view.notes.map_or(Kind::Unknown, |notes| notes.get(at.answer).kind);
+        let version = match kind {
+            Kind::Plain | Kind::LocalIfSmaller => None,
+            Kind::Produce => Some(PRODUCE_WITH_NAMES),
+            Kind::ProduceIds => Some(PRODUCE_WITH_IDS),
+            Kind::Unknown | Kind::Local => return Err(CloseReason::Unsolicited),
+        };
+        let (key, shown) = (ApiKey::PRODUCE, version.unwrap_or(ApiVersion(0)));
+        let malformed = |what: String| CloseReason::MalformedAnswer { key, version: shown, what };
+        let body_len = u64::try_from(size).map_err(|_| malformed("its size is negative".to_owned()))?;
+        let Some(version) = version else {
+            self.answer_begins(view);
+            self.answer = AnswerState::Passing { left: SIZE_LEN as u64 + body_len };
+            return Ok(true);
+        };
+        if body_len > view.rewrite_frame {
+            return Err(CloseReason::HoldTooLarge { size, limit: view.rewrite_frame });
+        }
+        self.answer_begins(view);
+        // The correlation id is the client's to check: only the kernel saw that of the request.
+        let head = Head { key, version, correlation: CorrelationId(0) };
+        self.hold_answer(body_len, Pending::new(head, Due::Broker(AnswerPlan::CheckProduce)), answers, view)?;
         Ok(true)
     }
 
@@ -826,14 +957,127 @@ impl Session {
 
     /// Sends the gateway's own answers whose turn has come.
     fn send_ready(&mut self, answers: &mut Lane) {
-        if !matches!(self.answer, AnswerState::Header) {
+        if !matches!(self.answer, AnswerState::Header) || self.splice.is_some_and(|at| at.answers_away) {
             return;
         }
-        while let Some(Pending { due: Due::Ready(_), .. }) = self.pending.front() {
+        let splice = self.splice;
+        let is_due = |index: u32| splice.is_none_or(|at| index == at.answer);
+        while self.pending.front().is_some_and(|front| matches!(front.due, Due::Ready(_)) && is_due(front.index)) {
             if let Some(Pending { due: Due::Ready(frame), .. }) = self.pending.pop_front() {
                 answers.push(frame);
             }
         }
+    }
+
+    /// Whether the prelude is over, and frames can be counted from here on, by the daemon and the kernel: nothing but requests of Kafka comes, and
+    /// the broker answers each.
+    pub(crate) fn can_splice(&self) -> bool {
+        let by_broker = |pending: &Pending| matches!(pending.due, Due::Broker(_) | Due::Fetch(_));
+        self.is_routine
+            && !self.stands_in
+            && !self.shaking_hands
+            && self.sasl.is_kafka()
+            && self.pending.len() < RING as usize / 2
+            && self.pending.iter().all(by_broker)
+    }
+
+    /// From now on frames are counted, and the kernel may pass some on. See [`Self::can_splice`].
+    pub(crate) fn splice(&mut self, notes: &Notes) {
+        for (pending, index) in self.pending.iter_mut().zip(0..) {
+            pending.index = index;
+            notes.set(index, pending.note());
+        }
+        notes.set_answered(0);
+        self.splice = Some(Indexes { request: self.pending.len() as u32, answer: 0, answers_away: false });
+    }
+
+    /// The kernel has passed requests on, up to the one with this index.
+    pub(crate) fn requests_passed(&mut self, next: u32) {
+        let Some(at) = &mut self.splice else { return };
+        let more = next.wrapping_sub(at.request);
+        if is_ahead(more) {
+            at.request = next;
+            self.begun += u64::from(more);
+        }
+    }
+
+    /// The kernel has passed answers on, up to the one with this index.
+    pub(crate) fn answers_passed(&mut self, next: u32) {
+        let Some(at) = &mut self.splice else { return };
+        if is_ahead(next.wrapping_sub(at.answer)) {
+            at.answer = next;
+        }
+        let at = *at;
+        let is_over = |pending: &Pending| {
+            is_ahead(at.answer.wrapping_sub(pending.index)) && !matches!(pending.due, Due::Ready(_))
+        };
+        while self.pending.front().is_some_and(is_over) {
+            self.pending.pop_front();
+        }
+    }
+
+    /// Requests are the daemon's again: so many raw bytes come before the next frame, which has this index.
+    pub(crate) fn requests_resume(&mut self, prefix: u32, next: u32) {
+        debug_assert!(matches!(self.request, RequestState::Header | RequestState::Passing { .. }));
+        self.requests_passed(next);
+        self.size = prefix.into();
+        self.request = if prefix == 0 { RequestState::Header } else { RequestState::Passing { left: prefix.into() } };
+    }
+
+    /// Answers are the daemon's again, likewise.
+    pub(crate) fn answers_resume(&mut self, prefix: u32, next: u32) {
+        debug_assert!(matches!(self.answer, AnswerState::Header | AnswerState::Passing { .. }));
+        self.answers_passed(next);
+        self.splice.iter_mut().for_each(|at| at.answers_away = false);
+        self.answer = if prefix == 0 { AnswerState::Header } else { AnswerState::Passing { left: prefix.into() } };
+    }
+
+    /// Where the kernel may go on with the requests: index of the next frame, and bytes left of the one before. `None`:
+    /// the daemon has not done with what it has.
+    pub(crate) fn requests_at(&self, requests: &Lane) -> Option<(u32, u32)> {
+        let at = self.splice.filter(|_| requests.is_idle() && !self.shaking_hands && self.sasl.is_kafka())?;
+        let left = match self.request {
+            RequestState::Header => 0,
+            RequestState::Passing { left } => u32::try_from(left).ok()?,
+            RequestState::Holding { .. } | RequestState::Dropping { .. } => return None,
+        };
+        Some((at.request, left))
+    }
+
+    /// Where the kernel may go on with the answers, likewise.
+    pub(crate) fn answers_at(&self, answers: &Lane) -> Option<(u32, u32)> {
+        let at = self.splice.filter(|_| answers.is_idle() && !self.owes())?;
+        let left = match self.answer {
+            AnswerState::Header => 0,
+            AnswerState::Passing { left } => u32::try_from(left).ok()?,
+            AnswerState::Scrubbing { .. } | AnswerState::Routing { .. } | AnswerState::Holding { .. } => return None,
+        };
+        Some((at.answer, left))
+    }
+
+    /// The kernel was given leave to pass answers on.
+    pub(crate) fn give_answers_away(&mut self) {
+        self.splice.iter_mut().for_each(|at| at.answers_away = true);
+    }
+
+    /// The answers are the daemon's, and no leave is given.
+    pub(crate) fn take_answers_back(&mut self) {
+        self.splice.iter_mut().for_each(|at| at.answers_away = false);
+    }
+
+    /// The kernel has passed nothing on, and won't.
+    pub(crate) fn unsplice(&mut self) {
+        self.splice = None;
+    }
+
+    /// Says to the client what the gateway has to say, where its turn has come.
+    pub(crate) fn say_own(&mut self, answers: &mut Lane) {
+        self.send_ready(answers);
+    }
+
+    /// Whether the gateway has something of its own to say to the client.
+    pub(crate) fn owes(&self) -> bool {
+        self.pending.iter().any(|pending| matches!(pending.due, Due::Ready(_)))
     }
 
     /// Name of the API whose answer is due next, for the log.
@@ -870,6 +1114,11 @@ fn made_fetch_answer(head: Head, body: &[u8], reads: &dyn Reads, stood_in: &mut 
     *stood_in |= !request.is_incremental;
     let word = |topic: fetch::Topic<'_>, partition| reads.word(topic, partition);
     fetch::made_answer(head.version, head.correlation, &request, word).ok()
+}
+
+/// Whether a difference of two indexes is that of a later one and an earlier one.
+const fn is_ahead(difference: u32) -> bool {
+    difference != 0 && difference <= u32::MAX / 2
 }
 
 /// Takes what is there of `left`, and counts it down.

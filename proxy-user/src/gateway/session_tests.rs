@@ -44,7 +44,15 @@ impl World for Nowhere {
 }
 
 fn view(draining: bool) -> View<'static> {
-    View { policy: Versions::Auto, frame: 1_000_000, rewrite_frame: 100_000, in_flight: 16, world: &Nowhere, draining }
+    View {
+        policy: Versions::Auto,
+        frame: 1_000_000,
+        rewrite_frame: 100_000,
+        in_flight: 16,
+        world: &Nowhere,
+        draining,
+        notes: None,
+    }
 }
 
 /// The two lanes and the session between them.

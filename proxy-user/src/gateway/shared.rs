@@ -13,12 +13,14 @@ use tracing::{info, warn};
 
 use super::close::CloseReason;
 use super::registry::{Registry, role_name};
+use super::splicing::Access;
 use crate::config;
 use crate::kafka::ids::NodeId;
 use crate::kafka::versions::{self, Offered};
 use crate::log_gate::LogGate;
 use crate::metrics::VirtualClusterMetrics;
 use crate::racks;
+use crate::splice::session::Opening;
 use crate::upstream::topology::Topology;
 use crate::upstream::{Cluster, Endpoint, Target};
 
@@ -54,6 +56,8 @@ pub(crate) struct Shared {
     /// Replica routing.
     pub(crate) racks: racks::Runtime,
     offered: ArcSwapOption<Offered>,
+    /// What its connections are spliced with, or why they aren't.
+    splice: ArcSwap<Result<Access, String>>,
     /// Brokers whose ports are open, or can't be.
     seen_to: watch::Sender<BTreeSet<NodeId>>,
 }
@@ -74,6 +78,7 @@ impl Shared {
             config: ArcSwap::from_pointee(config),
             cluster,
             offered: ArcSwapOption::empty(),
+            splice: ArcSwap::from_pointee(Err("the kernel's programs are not loaded".to_owned())),
             seen_to: watch::Sender::default(),
         };
         shared.on_topology(&shared.cluster.topology());
@@ -92,6 +97,22 @@ impl Shared {
 
     pub(crate) fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    /// What connections are spliced with, or why they aren't.
+    pub(crate) fn splice(&self) -> Guard<Arc<Result<Access, String>>> {
+        self.splice.load()
+    }
+
+    /// How sockets to brokers are opened so that connections can be spliced; `None`: they can't be.
+    pub(crate) fn opening(&self) -> Option<Opening> {
+        let splice = self.splice.load();
+        (**splice).as_ref().ok().map(|access| access.splicer.opening())
+    }
+
+    /// Connections are spliced with this from now on, or not any more.
+    pub(crate) fn set_splice(&self, access: Result<Access, String>) {
+        self.splice.store(Arc::new(access));
     }
 
     /// What every virtual broker offers: the same for all, since clients cache the first they see.

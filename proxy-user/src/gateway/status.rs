@@ -312,8 +312,35 @@ pub struct ConnectionStatus {
     pub request_bytes: u64,
     /// Bytes to the client.
     pub answer_bytes: u64,
-    /// `local` (through the daemon) or `spliced`, and why.
+    /// `local` (through the daemon) and why, or `spliced`.
     pub path: String,
+    /// What passed in the kernel, where the connection is spliced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub splice: Option<SpliceStatus>,
+}
+
+/// A connection's session in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpliceStatus {
+    /// Its number in the kernel's table.
+    pub session: u32,
+    /// From the client to the broker.
+    pub requests: WayStatus,
+    /// From the broker to the client.
+    pub answers: WayStatus,
+}
+
+/// One direction of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WayStatus {
+    /// The kernel passes it on at this moment; else the daemon.
+    pub kernel: bool,
+    /// How often the kernel was given it.
+    pub turns: u32,
+    /// Bytes that the kernel passed on.
+    pub bytes: u64,
+    /// Packets with them.
+    pub packets: u64,
 }
 
 /// Whether traffic may be sent here.

@@ -27,6 +27,7 @@ use super::listeners;
 use super::routes::{Board, Claim, Owner, Routes};
 use super::shared::Phase;
 use super::slots::SlotBook;
+use super::splicing::Access;
 
 /// Shared sockets of each family at most: what the kernel's table has room for.
 const MAX_SOCKETS: usize = 64;
@@ -147,6 +148,13 @@ impl Steering {
         Ok(slot)
     }
 
+    /// What a virtual cluster's connections are spliced with, or why they aren't.
+    pub(crate) fn splice(&self, name: &str) -> Result<Access, String> {
+        let policy = self.slot(name)?.0;
+        let edge = self.edge().ok_or("the kernel's programs are not loaded")?;
+        Ok(Access { splicer: edge.splicer()?, policy })
+    }
+
     /// Takes back the slots of all virtual clusters but these.
     pub(crate) fn retain_slots(&self, keep: impl Fn(&str) -> bool) {
         self.inner().slots.retain(keep);
@@ -244,9 +252,12 @@ impl Steering {
     /// # Errors
     /// A socket can't be had, or the kernel refused it.
     pub(crate) fn enable(self: &Arc<Self>, edge: &Arc<dyn Edge>, count: usize) -> anyhow::Result<()> {
-        self.grow(count)?;
+        self.inner().edge = Some(Arc::clone(edge));
+        if let Err(error) = self.grow(count) {
+            self.inner().edge = None;
+            return Err(error);
+        }
         let mut inner = self.inner();
-        inner.edge = Some(Arc::clone(edge));
         inner.pushed = None;
         if !inner.frozen
             && let Err(error) = inner.tell_sockets()
@@ -274,7 +285,19 @@ impl Steering {
                 self.inner().sockets.push((socket, task));
             }
         }
+        self.make_room();
         Ok(())
+    }
+
+    /// What is accepted can be spliced.
+    fn make_room(&self) {
+        let inner = self.inner();
+        let Some(Ok(splicer)) = inner.edge.as_ref().map(|edge| edge.splicer()) else { return };
+        for (socket, _) in &inner.sockets {
+            if let Err(error) = splicer.opening().prepare_listener(socket.as_fd()) {
+                warn!("what a shared socket accepts may be slow to splice: {error}");
+            }
+        }
     }
 
     /// More workers want more sockets.

@@ -84,6 +84,7 @@ impl VirtualCluster {
         let config = self.shared.config();
         let topology = self.shared.cluster().topology();
         let metrics = &self.shared.metrics;
+        self.shared.registry.count_kernel(metrics);
         let View { ports, why_bound, strangers, retiring: _ } = self.view();
         let outside: Vec<i32> = listeners::unreachable(&config, &topology).iter().map(|node| node.0).collect();
         let mut degraded = Vec::new();

@@ -174,6 +174,14 @@ catalog! {
         "Bytes read from clients.";
     ANSWER_BYTES = Counter "turnout_answer_bytes_total" [VirtualCluster]
         "Bytes written to clients.";
+    SPLICED_REQUEST_BYTES = Counter "turnout_spliced_request_bytes_total" [VirtualCluster]
+        "Bytes from clients that the kernel passed on; part of turnout_request_bytes_total.";
+    SPLICED_ANSWER_BYTES = Counter "turnout_spliced_answer_bytes_total" [VirtualCluster]
+        "Bytes to clients that the kernel passed on; part of turnout_answer_bytes_total.";
+    SPLICED = Gauge "turnout_spliced_connections" [VirtualCluster]
+        "Connections whose frames the kernel may pass on.";
+    NOT_SPLICED = Counter "turnout_not_spliced_total" [VirtualCluster, Reason]
+        "Times that a connection could not be spliced and stayed the daemon's, by the obstacle.";
     IN_FLIGHT = Gauge "turnout_in_flight_requests" [VirtualCluster]
         "Requests waiting for their answer now.";
     FRAMES_REWRITTEN = Counter "turnout_frames_rewritten_total" [VirtualCluster]

@@ -54,6 +54,14 @@ pub struct VirtualClusterMetrics {
     pub request_bytes: Counter,
     /// Bytes written to clients.
     pub answer_bytes: Counter,
+    /// Of those, bytes that the kernel passed on.
+    pub spliced_request_bytes: Counter,
+    /// Likewise.
+    pub spliced_answer_bytes: Counter,
+    /// Connections that the kernel may pass frames of.
+    pub spliced: Gauge,
+    /// Connections that it may not, by the obstacle.
+    pub not_spliced: ReasonCounters,
     /// Request frames, by API.
     pub requests: RequestCounters,
     /// Requests waiting for their answer.
@@ -151,6 +159,10 @@ impl Default for VirtualClusterMetrics {
             limit_hits: LimitCounters::default(),
             request_bytes: Counter::default(),
             answer_bytes: Counter::default(),
+            spliced_request_bytes: Counter::default(),
+            spliced_answer_bytes: Counter::default(),
+            spliced: Gauge::default(),
+            not_spliced: ReasonCounters::default(),
             requests: RequestCounters::default(),
             in_flight: Gauge::default(),
             rewritten: Counter::default(),
@@ -364,6 +376,9 @@ impl Inner {
         each(&catalog::CONNECTIONS, |m| level(&m.open))?;
         each(&catalog::REQUEST_BYTES, |m| Value::Integer(m.request_bytes.get()))?;
         each(&catalog::ANSWER_BYTES, |m| Value::Integer(m.answer_bytes.get()))?;
+        each(&catalog::SPLICED_REQUEST_BYTES, |m| Value::Integer(m.spliced_request_bytes.get()))?;
+        each(&catalog::SPLICED_ANSWER_BYTES, |m| Value::Integer(m.spliced_answer_bytes.get()))?;
+        each(&catalog::SPLICED, |m| level(&m.spliced))?;
         each(&catalog::IN_FLIGHT, |m| level(&m.in_flight))?;
         each(&catalog::FRAMES_REWRITTEN, |m| Value::Integer(m.rewritten.get()))?;
         each(&catalog::HELD_BYTES, |m| level(&m.held_bytes))?;
@@ -404,6 +419,7 @@ impl Inner {
         };
         by_label(&catalog::CONNECTIONS_REFUSED, |m| by_reason(&m.refused))?;
         by_label(&catalog::CONNECTIONS_CLOSED, |m| by_reason(&m.closed))?;
+        by_label(&catalog::NOT_SPLICED, |m| by_reason(&m.not_spliced))?;
         by_label(&catalog::EDGE_REFUSED, |m| {
             m.edge.reading().refused.into_iter().map(|(reason, n)| (reason.into(), n)).collect()
         })?;

@@ -6,3 +6,4 @@
 pub mod eligible;
 pub mod policy;
 pub mod session;
+mod socket;

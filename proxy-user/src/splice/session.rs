@@ -77,6 +77,18 @@ pub enum Refusal {
     },
 }
 
+impl Refusal {
+    /// A bounded label for metrics.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::Obstacle(obstacle) => obstacle.label(),
+            Self::Full(_) => "full",
+            Self::System { .. } => "system",
+        }
+    }
+}
+
 /// Where sessions come from. All calls are short and safe from any thread.
 pub trait Splicer: Send + Sync + 'static {
     /// Begins a session on two connections, which stay as they are until a direction is armed. `policy`: by which frames
@@ -127,7 +139,10 @@ pub struct Session {
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("index", &self.index).field("generation", &self.generation).finish_non_exhaustive()
+        f.debug_struct("Session")
+            .field("index", &self.index)
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
     }
 }
 

@@ -9,15 +9,17 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
 use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::endpoint::Endpoint;
+use crate::splice::session::Opening;
 
 /// Silence after which the next candidate is tried too.
 pub const STAGGER: Duration = Duration::from_millis(500);
@@ -136,7 +138,7 @@ impl DialError {
 /// Connects to the first of `candidates` that answers, tried in their order, and says which it was.
 ///
 /// `per_attempt` bounds one candidate (its name's resolution and all of its addresses), `overall` all of them. The
-/// connection has TCP_NODELAY and keepalive on.
+/// connection has TCP_NODELAY and keepalive on. `opening`: how its socket is opened so that it can be spliced.
 ///
 /// # Errors
 /// [`DialError`], which lists each attempt. Running out of file descriptors ends the dial at once, as no other
@@ -145,6 +147,7 @@ pub async fn dial(
     candidates: &[Endpoint],
     per_attempt: Duration,
     overall: Duration,
+    opening: Option<Opening>,
 ) -> Result<(TcpStream, Endpoint), DialError> {
     if candidates.is_empty() {
         return Err(DialError::NoCandidates);
@@ -154,7 +157,7 @@ pub async fn dial(
     let mut race = Race::new(candidates.iter(), STAGGER);
     let mut failed = Vec::new();
     loop {
-        let next = race.next(|endpoint| Box::pin(attempt(endpoint, per_attempt)));
+        let next = race.next(|endpoint| Box::pin(attempt(endpoint, per_attempt, opening)));
         match timeout_at(deadline, next).await {
             Ok(None) => return Err(DialError::Failed(failed)),
             Ok(Some((endpoint, Ok(stream)))) => return Ok((stream, endpoint.clone())),
@@ -180,11 +183,11 @@ pub fn is_out_of_files(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-async fn attempt(endpoint: &Endpoint, bound: Duration) -> Result<TcpStream, AttemptError> {
-    timeout(bound, resolve_and_connect(endpoint)).await.unwrap_or(Err(AttemptError::Timeout(bound)))
+async fn attempt(endpoint: &Endpoint, bound: Duration, opening: Option<Opening>) -> Result<TcpStream, AttemptError> {
+    timeout(bound, resolve_and_connect(endpoint, opening)).await.unwrap_or(Err(AttemptError::Timeout(bound)))
 }
 
-async fn resolve_and_connect(endpoint: &Endpoint) -> Result<TcpStream, AttemptError> {
+async fn resolve_and_connect(endpoint: &Endpoint, opening: Option<Opening>) -> Result<TcpStream, AttemptError> {
     let addresses: Vec<SocketAddr> = match endpoint.ip() {
         Some(ip) => vec![SocketAddr::new(ip, endpoint.port)],
         None => tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port))
@@ -195,7 +198,7 @@ async fn resolve_and_connect(endpoint: &Endpoint) -> Result<TcpStream, AttemptEr
     let addresses = interleave(addresses);
     let mut race = Race::new(addresses.into_iter(), ADDRESS_STAGGER);
     let mut last = AttemptError::NoAddress;
-    while let Some((address, outcome)) = race.next(|address| Box::pin(connect(address))).await {
+    while let Some((address, outcome)) = race.next(|address| Box::pin(connect(address, opening))).await {
         match outcome {
             Ok(stream) => return Ok(stream),
             Err(e) => {
@@ -210,8 +213,15 @@ async fn resolve_and_connect(endpoint: &Endpoint) -> Result<TcpStream, AttemptEr
     Err(last)
 }
 
-async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(address).await?;
+async fn connect(address: SocketAddr, opening: Option<Opening>) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    if let Some(opening) = opening
+        && let Err(error) = opening.prepare(socket.as_fd())
+    {
+        // The connection serves all the same; `status` says why it isn't spliced.
+        tracing::debug!(%address, "a socket can't be prepared for the splice: {error}");
+    }
+    let stream = socket.connect(address).await?;
     // A loopback dial to a free port can pick that very port as its own and connect to itself (simultaneous open).
     if stream.local_addr()? == stream.peer_addr()? {
         return Err(io::ErrorKind::ConnectionRefused.into());

@@ -73,7 +73,7 @@ impl Door {
         let bound = settings.config.connect_timeout.0;
         let tls = self.tls(&settings).await?;
         let overall = bound + STAGGER * u32::try_from(candidates.len()).unwrap_or(u32::MAX);
-        let dialled = dial(&candidates, bound, overall).await;
+        let dialled = dial(&candidates, bound, overall, None).await;
         if dialled.is_err() {
             candidates.iter().for_each(|candidate| self.cluster.report(candidate, false));
         }

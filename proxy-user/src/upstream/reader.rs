@@ -118,7 +118,7 @@ async fn read_metadata(
     while !candidates.is_empty() {
         // Every candidate gets its full time, though they start one after another.
         let overall = bound + STAGGER * u32::try_from(candidates.len()).unwrap_or(u32::MAX);
-        let (stream, peer) = match dial(&candidates, bound, overall).await {
+        let (stream, peer) = match dial(&candidates, bound, overall, None).await {
             Ok(connected) => connected,
             Err(e) => {
                 candidates.iter().for_each(|c| shared.note(c, false));
@@ -211,7 +211,7 @@ async fn ask_versions(
     tls: Option<Arc<ClientConfig>>,
     bound: Duration,
 ) -> Result<(VersionTable, Option<bool>), ReadError> {
-    let (stream, peer) = dial(std::slice::from_ref(at), bound, bound).await?;
+    let (stream, peer) = dial(std::slice::from_ref(at), bound, bound, None).await?;
     let mut connection = Connection::open(stream, peer, tls, bound).await?;
     let table = connection.versions().clone();
     if !shared.routes_reads() {

@@ -149,7 +149,7 @@ async fn connect(shared: &Shared, settings: &Settings, reader: &Reader) -> Resul
     let candidates = shared.own_candidates(settings);
     let bound = settings.config.connect_timeout.0.min(PATIENCE);
     let overall = bound + STAGGER * u32::try_from(candidates.len()).unwrap_or(u32::MAX);
-    let (stream, peer) = dial(&candidates, bound, overall).await.map_err(|error| error.to_string())?;
+    let (stream, peer) = dial(&candidates, bound, overall, None).await.map_err(|error| error.to_string())?;
     let opened = async {
         let mut connection = Connection::open(stream, peer.clone(), tls, bound).await?;
         if let Some(sasl) = &settings.config.sasl {

@@ -164,6 +164,7 @@ fn connection(id: u64) -> ConnectionStatus {
         request_bytes: 123_456,
         answer_bytes: 7_654_321,
         path: "local: fast_path.mode is off".into(),
+        splice: None,
     }
 }
 

@@ -149,6 +149,12 @@ impl SaslTracker {
         }
     }
 
+    /// Whether nothing but requests can come next, whatever the broker answers.
+    #[must_use]
+    pub fn is_kafka(&self) -> bool {
+        matches!(self.state, State::Kafka)
+    }
+
     /// Whether bare tokens are expected now: the broker's frames are then bare too, and size 0 is legal both ways.
     #[must_use]
     pub fn is_raw(&self) -> bool {

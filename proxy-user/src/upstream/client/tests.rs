@@ -15,7 +15,7 @@ fn sasl(mechanism: Mechanism, username: &str, password: &str) -> Sasl {
 }
 
 async fn open(at: &Endpoint, tls: Option<Arc<ClientConfig>>, bound: Duration) -> Result<Connection, ClientError> {
-    let (stream, peer) = dial(std::slice::from_ref(at), BOUND, BOUND).await.unwrap();
+    let (stream, peer) = dial(std::slice::from_ref(at), BOUND, BOUND, None).await.unwrap();
     Connection::open(stream, peer, tls, bound).await
 }
 

@@ -45,7 +45,7 @@ const LONG: Duration = Duration::from_secs(10);
 #[tokio::test]
 async fn the_first_candidate_that_answers_is_used_with_nodelay_and_keepalive() {
     let (one, two) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
-    let (stream, used) = dial(&[endpoint(&one), endpoint(&two)], LONG, LONG).await.unwrap();
+    let (stream, used) = dial(&[endpoint(&one), endpoint(&two)], LONG, LONG, None).await.unwrap();
     assert_eq!(used, endpoint(&one));
     assert!(stream.nodelay().unwrap());
     assert!(SockRef::from(&stream).keepalive().unwrap());
@@ -55,7 +55,7 @@ async fn the_first_candidate_that_answers_is_used_with_nodelay_and_keepalive() {
 async fn a_refusal_moves_on_at_once() {
     let live = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let began = Instant::now();
-    let (_, used) = dial(&[dead().await, dead().await, endpoint(&live)], LONG, LONG).await.unwrap();
+    let (_, used) = dial(&[dead().await, dead().await, endpoint(&live)], LONG, LONG, None).await.unwrap();
     assert_eq!(used, endpoint(&live));
     assert!(began.elapsed() < STAGGER, "took {:?}", began.elapsed());
 }
@@ -65,7 +65,7 @@ async fn a_black_hole_costs_one_stagger() {
     let hole = BlackHole::new();
     let live = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let began = Instant::now();
-    let (_, used) = dial(&[hole.at.clone(), endpoint(&live)], LONG, LONG).await.unwrap();
+    let (_, used) = dial(&[hole.at.clone(), endpoint(&live)], LONG, LONG, None).await.unwrap();
     assert_eq!(used, endpoint(&live));
     assert!((STAGGER..STAGGER * 3).contains(&began.elapsed()), "took {:?}", began.elapsed());
 }
@@ -74,7 +74,7 @@ async fn a_black_hole_costs_one_stagger() {
 async fn when_all_fail_each_attempt_is_named_with_its_reason() {
     let (hole, gone) = (BlackHole::new(), dead().await);
     let nowhere = Endpoint::new("name.invalid", 9092);
-    let error = dial(&[gone.clone(), nowhere.clone(), hole.at.clone()], Duration::from_millis(300), LONG).await;
+    let error = dial(&[gone.clone(), nowhere.clone(), hole.at.clone()], Duration::from_millis(300), LONG, None).await;
     let error = error.unwrap_err();
     let DialError::Failed(attempts) = &error else { panic!("{error}") };
     let of = |e: &Endpoint| attempts.iter().find(|a| a.endpoint == *e).map(|a| &a.why);
@@ -91,7 +91,7 @@ async fn when_all_fail_each_attempt_is_named_with_its_reason() {
 async fn the_overall_bound_holds_and_names_who_was_silent() {
     let hole = BlackHole::new();
     let began = Instant::now();
-    let error = dial(std::slice::from_ref(&hole.at), LONG, Duration::from_millis(100)).await.unwrap_err();
+    let error = dial(std::slice::from_ref(&hole.at), LONG, Duration::from_millis(100), None).await.unwrap_err();
     assert!(began.elapsed() < Duration::from_secs(1));
     assert!(matches!(&error, DialError::Failed(a) if a.len() == 1 && a[0].endpoint == hole.at), "{error}");
 }
@@ -101,12 +101,12 @@ async fn a_name_is_tried_at_all_of_its_addresses() {
     // `localhost` has ::1 and 127.0.0.1 on most hosts; only the latter listens.
     let live = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let name = Endpoint::new("localhost", endpoint(&live).port);
-    assert_eq!(dial(std::slice::from_ref(&name), LONG, LONG).await.unwrap().1, name);
+    assert_eq!(dial(std::slice::from_ref(&name), LONG, LONG, None).await.unwrap().1, name);
 }
 
 #[tokio::test]
 async fn no_candidates_is_an_error_of_its_own() {
-    assert!(matches!(dial(&[], LONG, LONG).await, Err(DialError::NoCandidates)));
+    assert!(matches!(dial(&[], LONG, LONG, None).await, Err(DialError::NoCandidates)));
 }
 
 #[test]
@@ -150,9 +150,9 @@ fn running_out_of_files_is_told_apart_from_unreachable() {
         while let Ok(file) = std::fs::File::open("/dev/null") {
             held.push(file);
         }
-        let error = dial(&[endpoint(&live), endpoint(&live)], LONG, LONG).await.unwrap_err();
+        let error = dial(&[endpoint(&live), endpoint(&live)], LONG, LONG, None).await.unwrap_err();
         assert!(matches!(&error, DialError::OutOfFiles(_)), "{error}");
         held.clear();
-        assert!(dial(&[endpoint(&live)], LONG, LONG).await.is_ok());
+        assert!(dial(&[endpoint(&live)], LONG, LONG, None).await.is_ok());
     });
 }
