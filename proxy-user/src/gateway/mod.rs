@@ -41,10 +41,14 @@ mod reload_tests;
 mod routes;
 mod session;
 #[cfg(test)]
+mod session_splice_tests;
+#[cfg(test)]
 mod session_tests;
 mod shared;
 mod slots;
 mod splicing;
+#[cfg(test)]
+mod splicing_tests;
 pub mod status;
 mod steering;
 mod virtual_cluster;

@@ -43,7 +43,7 @@ impl World for Nowhere {
     }
 }
 
-fn view(draining: bool) -> View<'static> {
+pub(super) fn view(draining: bool) -> View<'static> {
     View {
         policy: Versions::Auto,
         frame: 1_000_000,
@@ -56,41 +56,45 @@ fn view(draining: bool) -> View<'static> {
 }
 
 /// The two lanes and the session between them.
-struct Bench {
-    session: Session,
-    requests: Lane,
-    answers: Lane,
+pub(super) struct Bench {
+    pub(super) session: Session,
+    pub(super) requests: Lane,
+    pub(super) answers: Lane,
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { session: Session::new(), requests: Lane::default(), answers: Lane::default() }
     }
 
-    fn client_sends(&mut self, bytes: &[u8]) -> Result<(), CloseReason> {
+    pub(super) fn client_sends(&mut self, bytes: &[u8]) -> Result<(), CloseReason> {
         self.client_sends_while(bytes, &view(false))
     }
 
-    fn client_sends_while(&mut self, bytes: &[u8], view: &View<'_>) -> Result<(), CloseReason> {
+    pub(super) fn client_sends_while(&mut self, bytes: &[u8], view: &View<'_>) -> Result<(), CloseReason> {
         fill(&mut self.requests, bytes);
         self.session.on_request_bytes(&mut self.requests, &mut self.answers, view)
     }
 
-    fn broker_sends(&mut self, bytes: &[u8]) -> Result<(), CloseReason> {
-        fill(&mut self.answers, bytes);
-        self.session.on_answer_bytes(&mut self.answers, &view(false))?;
-        self.session.on_request_bytes(&mut self.requests, &mut self.answers, &view(false))
+    pub(super) fn broker_sends(&mut self, bytes: &[u8]) -> Result<(), CloseReason> {
+        self.broker_sends_while(bytes, &view(false))
     }
 
-    fn throttled(&self) -> bool {
+    pub(super) fn broker_sends_while(&mut self, bytes: &[u8], view: &View<'_>) -> Result<(), CloseReason> {
+        fill(&mut self.answers, bytes);
+        self.session.on_answer_bytes(&mut self.answers, view)?;
+        self.session.on_request_bytes(&mut self.requests, &mut self.answers, view)
+    }
+
+    pub(super) fn throttled(&self) -> bool {
         self.session.pause(&self.answers, 16).is_some()
     }
 
-    fn at_broker(&mut self) -> Vec<u8> {
+    pub(super) fn at_broker(&mut self) -> Vec<u8> {
         empty(&mut self.requests)
     }
 
-    fn at_client(&mut self) -> Vec<u8> {
+    pub(super) fn at_client(&mut self) -> Vec<u8> {
         empty(&mut self.answers)
     }
 }
@@ -114,7 +118,7 @@ fn empty(lane: &mut Lane) -> Vec<u8> {
 }
 
 /// A request frame with header v1 (or v2, whose tag buffer is then part of `body`).
-fn request(key: i16, version: i16, correlation: i32, body: &[u8]) -> Vec<u8> {
+pub(super) fn request(key: i16, version: i16, correlation: i32, body: &[u8]) -> Vec<u8> {
     let mut frame = BytesMut::new();
     frame.put_i32(10 + 1 + body.len() as i32);
     frame.put_i16(key);
@@ -126,7 +130,7 @@ fn request(key: i16, version: i16, correlation: i32, body: &[u8]) -> Vec<u8> {
     frame.to_vec()
 }
 
-fn answer(correlation: i32, body: &[u8]) -> Vec<u8> {
+pub(super) fn answer(correlation: i32, body: &[u8]) -> Vec<u8> {
     let mut frame = BytesMut::new();
     frame.put_i32(4 + body.len() as i32);
     frame.put_i32(correlation);
@@ -140,15 +144,15 @@ fn produce(correlation: i32, acks: i16) -> Vec<u8> {
     request(0, 3, correlation, &[0xff, 0xff, high, low, 0, 0, 0x75, 0x30, 0, 0, 0, 0])
 }
 
-const HEARTBEAT: i16 = 12;
+pub(super) const HEARTBEAT: i16 = 12;
 
 /// An ApiVersions request of a version nobody speaks yet (flexible header: empty tag buffer), answered by the gateway.
-fn api_versions_99(correlation: i32) -> Vec<u8> {
+pub(super) fn api_versions_99(correlation: i32) -> Vec<u8> {
     request(18, 99, correlation, &[0])
 }
 
 /// Correlation ids of answers.
-fn correlation_ids(bytes: &[u8]) -> Vec<i32> {
+pub(super) fn correlation_ids(bytes: &[u8]) -> Vec<i32> {
     ids_at(bytes, 0)
 }
 
