@@ -256,6 +256,7 @@ async fn admission_is_listed_and_its_refused_sources_are_shown_once_or_live() {
 #[tokio::test]
 async fn what_passes_is_shown_once_or_live() {
     let daemon = Daemon::start();
+    daemon.fake.connections.store(7, Ordering::Relaxed);
     let once = stdout(&asking(&daemon.socket(), &["top", "--once"]).await);
     assert!(once.starts_with("VIRTUAL CLUSTER") && once.ends_with("nothing passes\n"), "{once}");
     assert!(once.lines().any(|l| l.starts_with("payments")), "{once}");
