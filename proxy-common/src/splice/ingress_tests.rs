@@ -268,6 +268,31 @@ fn windows_are_of_the_latest_teller_and_promises_are_kept() {
     assert_eq!(bench.q.y_win, 5);
 }
 
+/// Y ran out of memory: it drops what it had promised room for, and says 0. Whoever is told anything else sends again
+/// and again, and gives up.
+#[test]
+fn a_host_that_closes_the_window_it_promised_is_believed() {
+    let shut = |bench: &Bench| Segment { window: 0, seq: bench.q.y_wl.plus(1), ..bench.answer(0, 0) };
+    // b has sent 50 bytes into the window it was promised.
+    let mut bench = Bench::closed(300, 300);
+    let sent = bench.leaving(Side::Broker, 0, 50, 0);
+    assert!(bench.leave(Side::Broker, &sent).leaves);
+    let verdict = bench.broker(&shut(&bench), &[]);
+    assert_eq!((verdict.route, verdict.local.window), (Route::Local, 0));
+    let p = Segment { window: 70, seq: bench.q.y_wl, ..bench.answer(0, 0) };
+    assert_eq!(bench.broker(&p, &[]).local.window, 70, "and it opens as far as Y says");
+    // The client has sent 300, of which the broker has 100.
+    let mut bench = Bench::opened(300, 300);
+    bench.broker_acks(100);
+    let verdict = bench.broker(&shut(&bench), &[]);
+    assert_eq!((verdict.route, verdict.peer.window), (Route::Peer, 0));
+    // It opens again with an answer that goes to b: the client hears of it.
+    let p = Segment { seq: bench.q.y_wl, ..bench.answer(0, 40) };
+    let verdict = bench.broker(&p, &[0; 40]);
+    assert_eq!((verdict.route, verdict.peer.window), (Route::Echo, WINDOW));
+    assert_eq!(verdict.peer.ack.0, CLIENT.wrapping_add(100));
+}
+
 #[test]
 fn an_acknowledgment_that_x_will_not_read_is_not_counted_as_told() {
     let mut bench = Bench::new();

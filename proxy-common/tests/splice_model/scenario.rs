@@ -135,6 +135,11 @@ impl Scenario {
         let mut broker = habits(&mut rng, exchanges);
         broker.write = broker.write.max(least);
         let depth = if deep { exchanges } else { client.depth };
+        // A trickle that nobody answers for long: the kernel's walk, not the daemon, meets the full ring.
+        if deep && rng.chance(700) {
+            (client.write, client.pause) = (20 + rng.below(200) as usize, rng.below(2_000));
+            broker.pause = 50 * MILLI + rng.below(500 * MILLI);
+        }
         Self {
             seed,
             shape,
@@ -159,6 +164,7 @@ impl Scenario {
         }
         let manner = &mut self.manner;
         (manner.stalls, manner.recalls, manner.own_requests, manner.local_loss, manner.attacks) = (0, 0, 0, 0, 0);
+        manner.unnoted = 0;
         (manner.arms, manner.room, manner.splices_at, manner.cpu_delay) = (1_000, u32::MAX, 0, 0);
         for habits in [&mut self.client, &mut self.broker] {
             (habits.aborts_at, habits.closes_after, habits.lingers) = (None, usize::MAX, true);
@@ -191,6 +197,7 @@ impl Scenario {
             |s| s.manner.attacks /= 2,
             |s| s.manner.stalls = 0,
             |s| s.manner.recalls = 0,
+            |s| s.manner.unnoted = 0,
             |s| s.manner.most_own_requests = 0,
             |s| s.manner.most_own_requests = s.manner.most_own_requests.min(1),
             |s| s.manner.most_local_losses = 0,
@@ -236,6 +243,7 @@ fn manner(rng: &mut Rng, mss: usize) -> Manner {
         recalls: rate(rng, 20),
         own_requests: rate(rng, 30),
         most_own_requests: rng.below(8) as u32,
+        unnoted: if rng.chance(100) { rate(rng, 300) } else { 0 },
         local_loss: rate(rng, 60),
         most_local_losses: rng.below(20) as u32,
         first_index: if rng.chance(500) { rng.next() as u32 } else { 0u32.wrapping_sub(rng.below(40) as u32) },
