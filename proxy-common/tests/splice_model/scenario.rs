@@ -89,6 +89,7 @@ fn habits(rng: &mut Rng, exchanges: usize) -> Habits {
         write: if rng.chance(250) { 1 + rng.below(300) as usize } else { 60_000 },
         read: 20 + rng.below(read) as usize,
         pause: if rng.chance(300) { rng.below(20 * MILLI) } else { rng.below(300) },
+        hesitates: 100,
         aborts_at: rng.chance(30).then(|| rng.below(200 * MILLI)),
         closes_after: if rng.chance(30) { 1 + rng.below(exchanges as u64) as usize } else { usize::MAX },
         lingers: rng.chance(300),
@@ -100,16 +101,22 @@ impl Scenario {
     pub(crate) fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         // Now and then more requests are under way than the ring of notes has room for.
-        let deep = rng.chance(10);
-        let exchanges = if deep { 300 + rng.below(300) } else { 5 + rng.below(40) } as usize;
+        let deep = rng.chance(40);
+        // Of these, a trickle that nobody answers for long: the kernel's walk meets the full ring, not the daemon.
+        let trickle = deep && rng.chance(700);
+        let exchanges = match (deep, trickle) {
+            (_, true) => 600 + rng.below(400),
+            (true, false) => 300 + rng.below(300),
+            (false, false) => 5 + rng.below(40),
+        } as usize;
         let largest = [400, 3_000, 20_000, 100_000][rng.below(4) as usize];
         let shape = Shape {
             exchanges,
             largest: if deep { 40 } else { largest },
-            local: [0, 20, 100, 400, 1_000][rng.below(5) as usize],
+            local: if trickle { 0 } else { [0, 20, 100, 400, 1_000][rng.below(5) as usize] },
             small_answers_local: rng.chance(200),
         };
-        let mild = rng.chance(700);
+        let mild = trickle || rng.chance(700);
         let sack = rng.chance(700);
         let mss = 200 + rng.below(1_260) as usize;
         let scale = [0, 2, 7][rng.below(3) as usize];
@@ -135,10 +142,9 @@ impl Scenario {
         let mut broker = habits(&mut rng, exchanges);
         broker.write = broker.write.max(least);
         let depth = if deep { exchanges } else { client.depth };
-        // A trickle that nobody answers for long: the kernel's walk, not the daemon, meets the full ring.
-        if deep && rng.chance(700) {
-            (client.write, client.pause) = (20 + rng.below(200) as usize, rng.below(2_000));
-            broker.pause = 50 * MILLI + rng.below(500 * MILLI);
+        if trickle {
+            (client.write, client.pause, client.hesitates) = (60_000, 1 + rng.below(20 * MILLI), 1_000);
+            (broker.read, broker.pause) = (60_000, 8_000 * MILLI + rng.below(8_000 * MILLI));
         }
         Self {
             seed,

@@ -133,13 +133,7 @@ impl Gateway {
     }
 
     /// What of the notes alone kept a packet from being forwarded.
-    fn missed(
-        &self,
-        d: &Dir,
-        side: Side,
-        notes: &Notes,
-        walked: impl Fn(&Notes) -> Survey,
-    ) -> Option<&'static str> {
+    fn missed(&self, d: &Dir, side: Side, notes: &Notes, walked: impl Fn(&Notes) -> Survey) -> Option<&'static str> {
         let other = Notes::default();
         match side {
             Side::Client => {
