@@ -281,8 +281,10 @@ fn data(d: &mut Dir, e: &mut Dir, p: &Arriving, verdict: &mut Verdict) {
                 verdict.reason = Reason::Again;
             }
             d.l_max = d.l_max.latest(seq.plus(p.extent()));
-            // X's last bytes are acknowledged by a packet that X does not get, and the daemon may have nothing to send.
-            let orphaned = news.x_awaited && news.x_advanced && e.y_ack == e.v_max;
+            // X's last bytes are acknowledged by a packet that X does not get, and no later one of Y's will be for X; the
+            // daemon may have nothing to send.
+            let last = e.y_ack == e.v_max || !e.awaits_peer();
+            let orphaned = news.x_awaited && news.x_advanced && last;
             if orphaned || news.x_reopened {
                 verdict.route = Route::Echo;
                 verdict.peer = wire_header(e, bare_seq_y(d));

@@ -244,6 +244,19 @@ fn the_acknowledgment_of_the_last_forwarded_bytes_is_not_lost_on_the_daemon() {
     assert_eq!(bench.broker(&again, &[0; 40]).route, Route::Local, "once");
 }
 
+/// While X waits for the segment x's acknowledgments are withheld; what ends the wait tells X, or X finds out by a timeout.
+#[test]
+fn x_hears_that_y_has_the_segment_though_b_has_more_under_way() {
+    let mut bench = Bench::closed(300, 100);
+    let sent = bench.leaving(Side::Broker, 0, 50, 0);
+    assert!(bench.leave(Side::Broker, &sent).leaves);
+    let some = Segment { ack: OutWire(TO_BROKER + 200), ..bench.answer(0, 40) };
+    assert_eq!(bench.broker(&some, &[0; 40]).route, Route::Local, "more acknowledgments will come");
+    let last = Segment { ack: OutWire(TO_BROKER + 310), ..bench.answer(40, 40) };
+    let verdict = bench.broker(&last, &[0; 40]);
+    assert_eq!((verdict.route, verdict.peer.ack.0), (Route::Echo, CLIENT.wrapping_add(300)));
+}
+
 #[test]
 fn a_window_that_opens_again_reaches_x_in_local() {
     let mut bench = Bench::new();
