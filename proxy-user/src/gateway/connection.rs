@@ -400,11 +400,12 @@ impl Connection {
         if forwarded != self.forwarded {
             self.forwarded = forwarded;
             self.clock.moved(now);
-        } else if self.session.in_flight() > 0 && now >= self.clock.last_moved() + limits.idle.0 {
-            if self.splicing.stop(&mut self.session, now) {
-                let _ = keep_alive(&self.client);
-                self.clock.moved(now);
-            }
+        } else if self.session.in_flight() > 0
+            && now >= self.clock.last_moved() + limits.idle.0
+            && self.splicing.stop(&mut self.session, now)
+        {
+            let _ = keep_alive(&self.client);
+            self.clock.moved(now);
         }
     }
 

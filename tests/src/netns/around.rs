@@ -11,8 +11,7 @@ use super::World;
 /// The variable that says which world: its namespaces by name.
 pub const ADOPT: &str = "TURNOUT_WORLD";
 
-/// The variable with the path of a file to which gateways write, a line each, how many bytes the kernel passed on of how
-/// many.
+/// The variable with the path of a file to which gateways write, a line each, where their admin server is.
 pub const TALLY: &str = "TURNOUT_WORLD_TALLY";
 
 /// The world around this process, if there is one.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +12,7 @@ use anyhow::{Context, Result};
 
 use super::pins::PinFolder;
 use super::{CLUSTER, Gateway, Ports, VIRTUAL_CLUSTER, binary, log_path};
-use crate::netns::{World, around};
+use crate::netns::{TALLY, World, around};
 use crate::ports;
 use crate::process::Process;
 use crate::rundir::RunDir;
@@ -174,6 +175,12 @@ impl GatewayBuilder {
 
         let launch = Launch { binary, environment: self.environment, open_files: self.open_files };
         let process = launch.spawn(dir.path(), self.world.as_deref())?;
+        if self.world.as_ref().is_some_and(|world| world.is_adopted())
+            && let Some(tally) = std::env::var_os(TALLY)
+        {
+            let mut tally = fs::File::options().append(true).create(true).open(tally)?;
+            writeln!(tally, "{}", ports.admin)?;
+        }
         let gateway = Gateway { process, launch, ports, world: self.world, _pins: pins, dir };
         if self.wait_ready {
             gateway.wait_ready()?;

@@ -80,20 +80,19 @@ pub(crate) struct Ports {
     pub(crate) admin: SocketAddr,
 }
 
-impl Drop for Gateway {
-    /// Tells the world around the suite what the kernel passed on.
-    fn drop(&mut self) {
-        let is_adopted = self.world.as_ref().is_some_and(|world| world.is_adopted());
-        let Some(tally) = std::env::var_os(crate::netns::TALLY).filter(|_| is_adopted) else { return };
-        if let Ok(metrics) = self.metrics() {
-            let sum = |names: [&str; 2]| names.map(|name| metrics.sum(name, &[])).iter().sum::<f64>();
-            let spliced = sum(["turnout_spliced_request_bytes_total", "turnout_spliced_answer_bytes_total"]);
-            let all = sum(["turnout_request_bytes_total", "turnout_answer_bytes_total"]);
-            let line = format!("{spliced:.0} {all:.0}\n");
-            let file = std::fs::File::options().append(true).create(true).open(tally);
-            let _ = file.and_then(|mut file| std::io::Write::write_all(&mut file, line.as_bytes()));
-        }
-    }
+/// What a gateway's metrics say of bytes: how many the kernel passed on, of how many.
+///
+/// # Errors
+/// The admin server at this address of the namespace does not answer.
+pub fn passed_on(admin: SocketAddr, netns: &Netns) -> Result<[f64; 2]> {
+    let (code, body) = http::get(admin, Some(netns), "/metrics")?;
+    ensure!(code == 200, "/metrics answers {code}: {body}");
+    let metrics = Metrics::parse(&body)?;
+    let sum = |names: [&str; 2]| names.map(|name| metrics.sum(name, &[])).iter().sum::<f64>();
+    Ok([
+        sum(["turnout_spliced_request_bytes_total", "turnout_spliced_answer_bytes_total"]),
+        sum(["turnout_request_bytes_total", "turnout_answer_bytes_total"]),
+    ])
 }
 
 impl Gateway {
