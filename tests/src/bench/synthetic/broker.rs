@@ -25,7 +25,7 @@ use crate::ports;
 use crate::raw::answer;
 
 /// Node id of the one broker.
-pub(crate) const NODE: i32 = 1;
+pub(super) const NODE: i32 = 1;
 /// Largest frame it reads.
 const MAX_FRAME: usize = 16 << 20;
 /// Enough for its frames' headers and a loop; a thousand idle connections are a thousand stacks.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use kafka_protocol::messages::MetadataRequest;
 
-pub(crate) use broker::{FastBroker, NODE};
+pub(crate) use broker::FastBroker;
 pub(crate) use load::Moved;
 pub(crate) use paced::Latency;
 pub(crate) use wire::Template;

@@ -4,7 +4,7 @@
 //! when the proxy stalls, all the requests that should have been sent meanwhile are seen to wait.
 
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
