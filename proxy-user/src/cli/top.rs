@@ -113,9 +113,9 @@ pub(super) fn picture(before: &[ConnectionStatus], after: &[ConnectionStatus], a
         ));
     }
     picture.connections.retain(|(pace, _)| *pace != Pace::default());
-    picture
-        .connections
-        .sort_by_key(|(pace, shown)| (std::cmp::Reverse(pace.from_clients.all().saturating_add(pace.to_clients.all())), shown.id));
+    picture.connections.sort_by_key(|(pace, shown)| {
+        (std::cmp::Reverse(pace.from_clients.all().saturating_add(pace.to_clients.all())), shown.id)
+    });
     picture.connections.truncate(BUSIEST);
     picture
 }
