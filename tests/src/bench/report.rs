@@ -28,6 +28,8 @@ pub(crate) enum Metric {
     RequestCpu,
     /// Share of the bytes that passed in the kernel, in per cent.
     KernelShare,
+    /// TCP segments that clients and brokers sent again.
+    Retransmitted,
     /// Median latency.
     P50,
     /// 99th percentile of latency.
@@ -53,6 +55,7 @@ impl Metric {
             Self::SystemCpu => "system CPU s/GB",
             Self::RequestCpu => "system CPU µs/request",
             Self::KernelShare => "% of bytes in the kernel",
+            Self::Retransmitted => "segments sent again",
             Self::P50 => "p50 µs",
             Self::P99 => "p99 µs",
             Self::P999 => "p99.9 µs",
@@ -65,7 +68,13 @@ impl Metric {
     /// Digits behind the point.
     fn digits(self) -> usize {
         match self {
-            Self::Requests | Self::Connections | Self::PacketCpu | Self::P50 | Self::P99 | Self::P999 => 0,
+            Self::Requests
+            | Self::Connections
+            | Self::PacketCpu
+            | Self::Retransmitted
+            | Self::P50
+            | Self::P99
+            | Self::P999 => 0,
             Self::ProxyCpu | Self::SystemCpu => 3,
             _ => 1,
         }
@@ -316,6 +325,7 @@ const COUNTERS: &str = "
 - system CPU ns/packet: system CPU over the number of packets sent, from the sender's call to the receiver's drop.
 - system CPU µs/request: the same as system CPU over the number of requests answered.
 - % of bytes in the kernel: the daemon's counters of bytes that the kernel passed on, over those of all bytes.
+- segments sent again: `RetransSegs` of `/proc/net/snmp` of the client's and the brokers' hosts, during the run.
 - RSS: `VmRSS` of `/proc/PID/status`, program text included; peak: `VmHWM`. Per connection: `VmRSS` with 1 000
   connections that are idle after one answered request, minus that before, over 1 000.
 ";

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use kafka_protocol::messages::{ApiVersionsRequest, HeartbeatRequest};
 
 use super::hosts::{Hosts, Way, broker};
+use super::links::give_queues;
 use crate::bench::args::Args;
 use crate::bench::counters::CpuSpent;
 use crate::bench::report::{Bound, FAST_PATH, Metric, Report};
@@ -65,7 +66,9 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<()> {
     let mut ways = hosts.ways()?;
     // The address is the same in its own world.
     let subject = Subject::new(BARE, &address.to_string(), None);
-    ways.push(Way { subject, client: &bare.client(0).netns, fast: None });
+    give_queues(&bare)?;
+    let brokers = vec![&bare.brokers()[0].netns];
+    ways.push(Way { subject, client: &bare.client(0).netns, brokers, fast: None });
     report.conditions.push(format!(
         "fast path stage: the gateway says \"{}\"; haproxy {}",
         hosts.words()?,
@@ -118,6 +121,7 @@ struct Outcome<T> {
     result: T,
     cpu: CpuSpent,
     kernel_share: Option<f64>,
+    retransmitted: u64,
     why_not_spliced: Option<String>,
 }
 
@@ -136,9 +140,10 @@ fn on_connections<T: Send>(
         streams.iter_mut().try_for_each(heartbeat)?;
         // Those whose counters are read must not be gone by then.
         let _held: Vec<_> = streams.iter().map(TcpStream::try_clone).collect::<std::io::Result<_>>()?;
-        let passed = way.passed()?;
+        let (passed, before) = (way.passed()?, way.retransmitted()?);
         let (result, cpu) = way.subject.measure(|| run(streams))?;
-        Ok(Outcome { result, cpu, kernel_share: way.kernel_share(passed)?, why_not_spliced })
+        let retransmitted = way.retransmitted()? - before;
+        Ok(Outcome { result, cpu, kernel_share: way.kernel_share(passed)?, retransmitted, why_not_spliced })
     })?
 }
 
@@ -173,6 +178,7 @@ fn pace(report: &mut Report, way: &Way<'_>, shape: &Shape, template: &Template, 
 
 fn record<T>(report: &mut Report, workload: &str, subject: &Subject, outcome: &Outcome<T>, requests: f64) {
     report.add(workload, Metric::RequestCpu, &subject.name, outcome.cpu.system * 1e6 / requests);
+    report.add(workload, Metric::Retransmitted, &subject.name, outcome.retransmitted as f64);
     if let Some(share) = outcome.kernel_share {
         report.add(workload, Metric::KernelShare, &subject.name, share);
     }

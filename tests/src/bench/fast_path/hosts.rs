@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::links::{give_queues, retransmitted};
 use super::userspace::Userspace;
 use crate::bench::haproxy::Haproxy;
 use crate::bench::subject::{FAST, HAPROXY, ROUTED, Subject, USERSPACE};
@@ -23,6 +24,8 @@ pub(super) struct Way<'a> {
     pub(super) subject: Subject,
     /// Where clients are.
     pub(super) client: &'a Netns,
+    /// Where brokers are.
+    pub(super) brokers: Vec<&'a Netns>,
     /// The gateway, where the fast path is expected.
     pub(super) fast: Option<&'a Gateway>,
 }
@@ -49,6 +52,12 @@ impl Way<'_> {
     /// What the fast path's gateway has passed on so far; `None` on other ways.
     pub(super) fn passed(&self) -> Result<Option<Passed>> {
         self.fast.map(Passed::read).transpose()
+    }
+
+    /// TCP segments that clients and brokers have sent again so far.
+    pub(super) fn retransmitted(&self) -> Result<u64> {
+        let ends: Vec<_> = [self.client].into_iter().chain(self.brokers.iter().copied()).collect();
+        retransmitted(&ends)
     }
 
     /// Share of the bytes since then that passed in the kernel, in per cent.
@@ -96,6 +105,7 @@ impl Hosts {
     /// # Errors
     /// One of them does not start, or has no port for each broker in time.
     pub(super) fn start(world: &Arc<World>, brokers: &[SocketAddr], backs: &[SocketAddr]) -> Result<Self> {
+        give_queues(world)?;
         let bootstrap = joined(brokers);
         let fast = Gateway::before_addresses(&bootstrap, 1)
             .world(world)
@@ -131,9 +141,11 @@ impl Hosts {
         let userspace: Vec<_> = indices().map(|index| self.userspace.broker(index)).collect();
         let haproxy: Vec<_> = indices().map(|index| Self::haproxy_front(&self.world, index)).collect();
         let client = &self.world.client(0).netns;
+        let hosts: Vec<_> = self.world.brokers().iter().map(|host| &host.netns).collect();
         let way = |name, addresses: &[SocketAddr], pid| Way {
             subject: Subject::new(name, &joined(addresses), pid),
             client,
+            brokers: hosts.clone(),
             fast: None,
         };
         Ok(vec![

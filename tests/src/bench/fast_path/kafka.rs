@@ -84,9 +84,11 @@ fn measure(args: &Args, report: &mut Report, cluster: &Cluster, ways: &[Way<'_>]
 }
 
 fn through(report: &mut Report, workload: &str, way: &Way<'_>, run: impl FnOnce() -> Result<Throughput>) -> Result<()> {
-    let passed = way.passed()?;
+    let (passed, before) = (way.passed()?, way.retransmitted()?);
     let (done, cpu) = way.subject.measure(run).with_context(|| format!("through {}", way.subject.name))?;
     record_tool(report, workload, &way.subject, done, cpu);
+    let retransmitted = way.retransmitted()? - before;
+    report.add(workload, Metric::Retransmitted, &way.subject.name, retransmitted as f64);
     if let Some(share) = way.kernel_share(passed)? {
         report.add(workload, Metric::KernelShare, &way.subject.name, share);
     }

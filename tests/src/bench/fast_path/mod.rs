@@ -12,6 +12,7 @@
 mod frames;
 mod hosts;
 mod kafka;
+mod links;
 mod userspace;
 
 use anyhow::{Context, Result};
@@ -32,7 +33,7 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<()> {
     report.conditions.push(
         "fast path stage: client, gateway and broker are network namespaces with veth between them; routed, fast path, \
          userspace and haproxy pass one gateway host whose interfaces have the kernel programs all the time, bare passes \
-         one without"
+         one without; each veth has a queue of 1000 packets"
             .into(),
     );
     if !args.peers.is_empty() {
