@@ -166,7 +166,7 @@ impl Hosts {
 
     /// What it logged that should not have been, if anything.
     pub(super) fn trouble(&self) -> Option<String> {
-        self.fast.check_quiet(&[]).err().map(|error| format!("{error:#}"))
+        self.fast.check_quiet(&[]).err().map(|error| format!("fast path stage: {error:#}"))
     }
 
     /// haproxy's version.
