@@ -10,8 +10,8 @@ use clap::{Parser, ValueEnum};
 ///
 /// On real Kafka: throughput of ProducerPerformance and ConsumerPerformance, latency at a fixed rate. On a fast mock
 /// broker: Produce and Fetch frames of several sizes, latency at a fixed rate, memory per connection. As root also what
-/// the kernel's programs cost, and the fast path beside plain IP forwarding, the daemon alone and haproxy, between network
-/// namespaces on this host. The CPU seconds of the proxy and of the whole system are read around every run.
+/// the kernel's programs cost, and the fast path beside plain IP forwarding, the daemon alone and haproxy, between
+/// network namespaces on this host. The CPU seconds of the proxy and of the whole system are read around every run.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "cargo xtask bench --")]
 #[command(

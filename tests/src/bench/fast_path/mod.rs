@@ -5,9 +5,9 @@
 //!  client host ── gateway host: programs, gateway, gateway with mode off, haproxy ── broker host
 //!  client host ── gateway host without anything ("bare") ────────────────────────── broker host
 //! ```
-//! Admission can't be had apart from the splice, and native XDP on a veth costs every packet (the sender can't leave it to
-//! the other side to cut segments). So the programs stay where they are while the others are measured: routed packets pass
-//! them too. What they cost those shows in routed beside bare.
+//! Admission can't be had apart from the splice, and native XDP on a veth costs every packet (the sender can't leave it
+//! to the other side to cut segments). So the programs stay where they are while the others are measured: routed packets
+//! pass them too. What they cost those shows in routed beside bare.
 
 mod frames;
 mod hosts;
@@ -32,8 +32,8 @@ pub(super) fn run(args: &Args, report: &mut Report) -> Result<()> {
     }
     report.conditions.push(
         "fast path stage: client, gateway and broker are network namespaces with veth between them; routed, fast path, \
-         userspace and haproxy pass one gateway host whose interfaces have the kernel programs all the time, bare passes \
-         one without; each veth has a queue of 1000 packets"
+         userspace and haproxy pass one gateway host whose interfaces have the kernel programs all the time, bare \
+         passes one without; each veth has a queue of 1000 packets"
             .into(),
     );
     if !args.peers.is_empty() {

@@ -119,7 +119,7 @@ pub(super) fn fetch_max_bytes(frame: &[u8]) -> Option<usize> {
     number(frame, 12)
 }
 
-/// How long an answer a Produce of [`Template::sized`] without its size field wants; `None` when the frame is too short.
+/// How long an answer a Produce of [`Template::sized`] (without its size field) wants; `None` when it is too short.
 ///
 /// Transactional id (none), acks, timeout.
 pub(super) fn wanted_answer(frame: &[u8]) -> Option<usize> {
