@@ -37,7 +37,7 @@ pub(crate) struct DemoArgs {
 /// Set up, and compare direct, turnout and haproxy on real Kafka.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  cargo xtask bench --quick\n  cargo xtask bench --rounds 5 --peer other=127.0.0.1:9192@4711\n  cargo xtask bench -- --help    what the bench takes"
+    after_help = "Examples:\n  cargo xtask bench --quick\n  cargo xtask bench --fast-path --quick    the fast path beside plain IP forwarding (root)\n  cargo xtask bench --rounds 5 --peer other=127.0.0.1:9192@4711\n  cargo xtask bench -- --help    what the bench takes"
 )]
 pub(crate) struct BenchArgs {
     /// Arguments of the bench

@@ -9,12 +9,13 @@ use clap::{Parser, ValueEnum};
 /// Compares direct, turnout and haproxy (TCP mode), and any other proxy, in interleaved rounds.
 ///
 /// On real Kafka: throughput of ProducerPerformance and ConsumerPerformance, latency at a fixed rate. On a fast mock
-/// broker: Produce and Fetch frames of several sizes, latency at a fixed rate, memory per connection. The CPU seconds of
-/// the proxy and of the whole system are read around every run.
+/// broker: Produce and Fetch frames of several sizes, latency at a fixed rate, memory per connection. As root also what
+/// the kernel's programs cost, and the fast path beside plain IP forwarding, the daemon alone and haproxy, between
+/// network namespaces on this host. The CPU seconds of the proxy and of the whole system are read around every run.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "cargo xtask bench --")]
 #[command(
-    after_help = "Examples:\n  cargo xtask bench -- --quick\n  cargo xtask bench -- --rounds 9 --out before.md\n  cargo xtask bench -- --peer other=127.0.0.1:29092@4711\n\nA peer must run already or come up within two minutes, and forward to the bench's brokers: node ids 1 to 3 at\n127.0.0.1 on --peer-brokers and the ports after it. It takes part in the real-Kafka stage. With @PID its CPU seconds\nand memory are read too."
+    after_help = "Examples:\n  cargo xtask bench -- --quick\n  cargo xtask bench -- --rounds 9 --out before.md\n  cargo xtask bench -- --fast-path --quick\n  cargo xtask bench -- --peer other=127.0.0.1:29092@4711\n\nA peer must run already or come up within two minutes, and forward to the bench's brokers: node ids 1 to 3 at\n127.0.0.1 on --peer-brokers and the ports after it. It takes part in the real-Kafka stage alone:\nit can't reach the namespaces of the fast-path stage. With @PID its CPU seconds\nand memory are read too."
 )]
 pub struct Args {
     /// Rounds; each runs every workload through every subject once, in changing order
@@ -32,7 +33,10 @@ pub struct Args {
     /// Only this stage
     #[arg(long, value_enum)]
     pub only: Option<Stage>,
-    /// Only workloads of the mock-broker stage whose name contains this, e.g. "Fetch"
+    /// Only the fast path beside plain IP forwarding; the same as --only fast-path (root)
+    #[arg(long, conflicts_with = "only")]
+    pub fast_path: bool,
+    /// Only workloads on a mock broker whose name contains this, e.g. "Fetch"
     #[arg(long, value_name = "WORDS")]
     pub workload: Option<String>,
     /// The report; its numbers go beside it as JSON [default: build/bench/DATE.md]
@@ -49,6 +53,8 @@ pub enum Stage {
     Synthetic,
     /// New connections by steering, packets through XDP (root).
     Edge,
+    /// Spliced connections beside routed ones, between network namespaces (root).
+    FastPath,
 }
 
 impl Args {
@@ -61,7 +67,8 @@ impl Args {
     /// Whether a stage is asked for.
     #[must_use]
     pub fn wants(&self, stage: Stage) -> bool {
-        self.only.is_none_or(|only| only == stage)
+        let only = if self.fast_path { Some(Stage::FastPath) } else { self.only };
+        only.is_none_or(|only| only == stage)
     }
 }
 
@@ -82,7 +89,9 @@ impl FromStr for Peer {
     fn from_str(text: &str) -> Result<Self, String> {
         let shape = "expected NAME=HOST:PORT or NAME=HOST:PORT@PID";
         let (name, rest) = text.split_once('=').ok_or(shape)?;
-        if name.is_empty() || ["direct", "turnout", "haproxy"].contains(&name) {
+        if name.is_empty()
+            || ["direct", "turnout", "haproxy", "routed", "fast path", "userspace", "bare"].contains(&name)
+        {
             return Err(format!("a peer can't be called {name:?}"));
         }
         let (address, pid) = match rest.split_once('@') {
@@ -102,6 +111,14 @@ impl FromStr for Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_fast_path_alone_has_a_word_of_its_own() {
+        let args = Args::parse_from(["bench", "--fast-path"]);
+        assert!(args.wants(Stage::FastPath) && !args.wants(Stage::Kafka));
+        assert!(Args::parse_from(["bench"]).wants(Stage::FastPath));
+        assert!(Args::try_parse_from(["bench", "--fast-path", "--only", "edge"]).is_err());
+    }
 
     #[test]
     fn a_peer_has_a_name_an_address_and_perhaps_a_process() {

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::netns::Netns;
 use crate::process::{self, Process};
+use crate::raw::blocking::dial;
 use crate::rundir::RunDir;
 use crate::wait;
 
@@ -29,6 +31,14 @@ impl Haproxy {
     /// # Errors
     /// haproxy isn't installed, or refuses the config.
     pub(crate) fn start(routes: &[(SocketAddr, SocketAddr)]) -> Result<Self> {
+        Self::start_in(None, routes)
+    }
+
+    /// The same on a host of its own.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub(crate) fn start_in(netns: Option<&Netns>, routes: &[(SocketAddr, SocketAddr)]) -> Result<Self> {
         let missing = "no haproxy: install Debian's package `haproxy`";
         let mut version = Command::new("haproxy");
         version.arg("-v");
@@ -40,10 +50,10 @@ impl Haproxy {
         let mut command = Command::new("haproxy");
         command.args(["-db", "-f"]).arg(&path);
         let log = dir.path().join("haproxy.log");
-        let process = Process::spawn("haproxy", command, None, Some(&log)).context(missing)?;
+        let process = Process::spawn("haproxy", command, netns, Some(&log)).context(missing)?;
         for (listen, _) in routes {
             wait::until(&format!("haproxy at {listen}"), Duration::from_secs(10), || {
-                std::net::TcpStream::connect_timeout(listen, Duration::from_secs(1)).map_err(Into::into)
+                dial(*listen, netns, Duration::from_secs(1))
             })
             .with_context(|| process.log_tail(10))?;
         }

@@ -22,9 +22,9 @@ use crate::raw::blocking::Connection;
 use crate::turnout::Gateway;
 use crate::{ports, wait};
 
-const BROKERS: u16 = 3;
-const PARTITIONS: i32 = 6;
-const RECORD: usize = 1000;
+pub(super) const BROKERS: u16 = 3;
+pub(super) const PARTITIONS: i32 = 6;
+pub(super) const RECORD: usize = 1000;
 const PRODUCE: &str = "Kafka: producer, 1 KB records";
 const CONSUME: &str = "Kafka: consumer, 1 KB records";
 const FRAMES: &str = "Kafka: Produce frames of 1 KB, 16 connections × 1";
@@ -93,7 +93,7 @@ fn measure(args: &Args, report: &mut Report, cluster: &Cluster, subjects: &[Subj
     let standing = "bench-standing";
     create(direct, standing, PARTITIONS)?;
     progress("filling the topic that consumers read, and warming up");
-    perf::produce(artifacts, &subjects[0].bootstrap, standing, amounts.consumed, RECORD)?;
+    perf::produce(artifacts, &subjects[0].bootstrap, standing, amounts.consumed, RECORD, None)?;
     for subject in subjects {
         perf::consume(
             artifacts,
@@ -101,20 +101,21 @@ fn measure(args: &Args, report: &mut Report, cluster: &Cluster, subjects: &[Subj
             standing,
             &format!("warm-{}", subject.name),
             amounts.consumed / 4,
+            None,
         )?;
     }
     for round in 0..args.rounds() {
         for subject in in_turn(subjects, round) {
             let topic = format!("bench-{}-{round}", subject.name);
             create(direct, &topic, PARTITIONS)?;
-            let run = || perf::produce(artifacts, &subject.bootstrap, &topic, amounts.produced, RECORD);
+            let run = || perf::produce(artifacts, &subject.bootstrap, &topic, amounts.produced, RECORD, None);
             let (done, cpu) = subject.measure(run).with_context(|| format!("through {}", subject.name))?;
             record_tool(report, PRODUCE, subject, done, cpu);
             delete(direct, &topic)?;
         }
         for subject in in_turn(subjects, round) {
             let group = format!("bench-{}-{round}", subject.name);
-            let run = || perf::consume(artifacts, &subject.bootstrap, standing, &group, amounts.consumed);
+            let run = || perf::consume(artifacts, &subject.bootstrap, standing, &group, amounts.consumed, None);
             let (done, cpu) = subject.measure(run).with_context(|| format!("through {}", subject.name))?;
             record_tool(report, CONSUME, subject, done, cpu);
         }
@@ -158,7 +159,7 @@ fn frames(
     Ok(())
 }
 
-fn record_tool(
+pub(super) fn record_tool(
     report: &mut Report,
     workload: &str,
     subject: &Subject,
@@ -204,7 +205,7 @@ fn start(args: &Args, fronts: &[u16], backs: &[u16]) -> Result<Cluster> {
 }
 
 /// A broker's properties with one more plaintext listener.
-fn with_listener(properties: &str, name: &str, listen: SocketAddr, advertise: SocketAddr) -> Result<String> {
+pub(super) fn with_listener(properties: &str, name: &str, listen: SocketAddr, advertise: SocketAddr) -> Result<String> {
     let mut seen = 0;
     let lines: Vec<String> = properties
         .lines()
@@ -228,7 +229,7 @@ fn name(topic: &str) -> TopicName {
 }
 
 /// Creates a topic without copies and waits until each partition has a leader.
-fn create(address: SocketAddr, topic: &str, partitions: i32) -> Result<()> {
+pub(super) fn create(address: SocketAddr, topic: &str, partitions: i32) -> Result<()> {
     // The cluster's own default would refuse writes to a partition with one copy.
     let config = CreatableTopicConfig::default()
         .with_name(StrBytes::from_static_str("min.insync.replicas"))
@@ -245,7 +246,7 @@ fn create(address: SocketAddr, topic: &str, partitions: i32) -> Result<()> {
     wait::until(&format!("leaders of {topic}"), PATIENCE, || leader(address, topic)).map(drop)
 }
 
-fn delete(address: SocketAddr, topic: &str) -> Result<()> {
+pub(super) fn delete(address: SocketAddr, topic: &str) -> Result<()> {
     let body = DeleteTopicsRequest::default().with_timeout_ms(30_000).with_topic_names(vec![name(topic)]);
     let answer = Connection::open(address, None, PATIENCE)?.call(5, &body)?;
     let code = answer.responses.first().map_or(-1, |topic| topic.error_code);

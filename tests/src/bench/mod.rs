@@ -6,6 +6,7 @@
 mod args;
 mod counters;
 mod edge;
+mod fast_path;
 mod haproxy;
 mod kafka;
 mod perf;
@@ -37,19 +38,15 @@ const MOSTLY_IDLE: f64 = 0.2;
 /// Runs the stages asked for, prints the report and writes it.
 ///
 /// # Errors
-/// A tool is missing, or a subject breaks.
+/// A tool is missing, or a subject breaks; the report says so, and has what was measured before.
 pub fn run(args: &Args) -> Result<()> {
     let mut report = Report::default();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     report.conditions = conditions(args, now)?;
-    if args.wants(Stage::Kafka) {
-        kafka::run(args, &mut report).context("the Kafka stage")?;
-    }
-    if args.wants(Stage::Synthetic) {
-        synthetic::run(args, &mut report).context("the synthetic stage")?;
-    }
-    if args.wants(Stage::Edge) {
-        edge::run(args, &mut report).context("the edge stage")?;
+    let outcome = stages(args, &mut report);
+    if let Err(error) = &outcome {
+        // What was measured before is not lost.
+        report.conditions.push(format!("BROKEN OFF: {error:#}"));
     }
     let text = report.markdown();
     println!("{text}");
@@ -58,6 +55,22 @@ pub fn run(args: &Args) -> Result<()> {
     let numbers = out.with_extension("json");
     write(&numbers, &(serde_json::to_string_pretty(&report)? + "\n"))?;
     println!("written: {} and {}", out.display(), numbers.display());
+    outcome
+}
+
+fn stages(args: &Args, report: &mut Report) -> Result<()> {
+    if args.wants(Stage::Kafka) {
+        kafka::run(args, report).context("the Kafka stage")?;
+    }
+    if args.wants(Stage::Synthetic) {
+        synthetic::run(args, report).context("the synthetic stage")?;
+    }
+    if args.wants(Stage::Edge) {
+        edge::run(args, report).context("the edge stage")?;
+    }
+    if args.wants(Stage::FastPath) {
+        fast_path::run(args, report).context("the fast path's stage")?;
+    }
     Ok(())
 }
 

@@ -1,10 +1,12 @@
 //! Kafka's own perf tools.
 
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::kafka::Artifacts;
+use crate::netns::Netns;
 use crate::process;
 
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -19,7 +21,7 @@ pub(crate) struct Throughput {
 }
 
 /// `kafka-producer-perf-test`: writes as fast as it goes, with the tool's defaults (acks all, idempotent, 16 KiB
-/// batches).
+/// batches), from `netns` if given.
 ///
 /// # Errors
 /// The tool fails or sends fewer records.
@@ -29,18 +31,19 @@ pub(crate) fn produce(
     topic: &str,
     records: u64,
     size: usize,
+    netns: Option<&Netns>,
 ) -> Result<Throughput> {
     let mut java = artifacts.java(512, &[]);
     java.args(["-Dturnout.log=warn", "org.apache.kafka.tools.ProducerPerformance", "--throughput", "-1"]);
     java.args(["--bootstrap-server", bootstrap, "--topic", topic]);
     java.args(["--num-records", &records.to_string(), "--record-size", &size.to_string()]);
-    let output = process::run(java, PATIENCE).context("ProducerPerformance")?;
+    let output = process::run(inside(java, netns), PATIENCE).context("ProducerPerformance")?;
     let found = produced(&output).with_context(|| format!("ProducerPerformance wrote {output}"))?;
     ensure!(found.records == records, "ProducerPerformance sent {} of {records} records", found.records);
     Ok(found)
 }
 
-/// `kafka-consumer-perf-test`: reads as fast as it goes, with the tool's defaults.
+/// `kafka-consumer-perf-test`: reads as fast as it goes, with the tool's defaults, from `netns` if given.
 ///
 /// The rate leaves out the time to join the group.
 ///
@@ -52,15 +55,30 @@ pub(crate) fn consume(
     topic: &str,
     group: &str,
     records: u64,
+    netns: Option<&Netns>,
 ) -> Result<Throughput> {
     let mut java = artifacts.java(512, &[]);
     java.args(["-Dturnout.log=warn", "org.apache.kafka.tools.ConsumerPerformance", "--hide-header"]);
     java.args(["--bootstrap-server", bootstrap, "--topic", topic, "--group", group]);
     java.args(["--num-records", &records.to_string(), "--timeout", "60000"]);
-    let output = process::run(java, PATIENCE).context("ConsumerPerformance")?;
+    let output = process::run(inside(java, netns), PATIENCE).context("ConsumerPerformance")?;
     let found = consumed(&output).with_context(|| format!("ConsumerPerformance wrote {output}"))?;
     ensure!(found.records >= records, "ConsumerPerformance read {} of {records} records", found.records);
     Ok(found)
+}
+
+/// The same command on a host of its own.
+fn inside(command: Command, netns: Option<&Netns>) -> Command {
+    let Some(netns) = netns else { return command };
+    let mut entering = Command::new("ip");
+    entering.args(["netns", "exec", netns.name()]).arg(command.get_program()).args(command.get_args());
+    for (key, value) in command.get_envs() {
+        match value {
+            Some(value) => entering.env(key, value),
+            None => entering.env_remove(key),
+        };
+    }
+    entering
 }
 
 /// The last line, e.g. `500000 records sent, 123456.7 records/sec (117.74 MB/sec), 9.8 ms avg latency, …`.

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::stats::Summary;
-use super::subject::{BASE, DIRECT, EDGE, HAPROXY, TURNOUT};
+use super::subject::{BARE, BASE, DIRECT, EDGE, FAST, HAPROXY, ROUTED, TURNOUT, USERSPACE};
 
 /// What a figure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -24,6 +24,12 @@ pub(crate) enum Metric {
     ProxyCpu,
     /// CPU seconds of the whole system per GB.
     SystemCpu,
+    /// CPU microseconds of the whole system per request.
+    RequestCpu,
+    /// Share of the bytes that passed in the kernel, in per cent.
+    KernelShare,
+    /// TCP segments that clients and brokers sent again.
+    Retransmitted,
     /// Median latency.
     P50,
     /// 99th percentile of latency.
@@ -47,6 +53,9 @@ impl Metric {
             Self::PacketCpu => "system CPU ns/packet",
             Self::ProxyCpu => "proxy CPU s/GB",
             Self::SystemCpu => "system CPU s/GB",
+            Self::RequestCpu => "system CPU µs/request",
+            Self::KernelShare => "% of bytes in the kernel",
+            Self::Retransmitted => "segments sent again",
             Self::P50 => "p50 µs",
             Self::P99 => "p99 µs",
             Self::P999 => "p99.9 µs",
@@ -59,7 +68,13 @@ impl Metric {
     /// Digits behind the point.
     fn digits(self) -> usize {
         match self {
-            Self::Requests | Self::Connections | Self::PacketCpu | Self::P50 | Self::P99 | Self::P999 => 0,
+            Self::Requests
+            | Self::Connections
+            | Self::PacketCpu
+            | Self::Retransmitted
+            | Self::P50
+            | Self::P99
+            | Self::P999 => 0,
             Self::ProxyCpu | Self::SystemCpu => 3,
             _ => 1,
         }
@@ -77,6 +92,15 @@ pub(crate) struct Sample {
     pub(crate) subject: String,
     /// The figure, in the metric's unit.
     pub(crate) value: f64,
+}
+
+/// A bound of a ratio.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bound {
+    /// No more than this.
+    AtMost(f64),
+    /// No less than this.
+    AtLeast(f64),
 }
 
 /// A demand on turnout, compared with what was measured.
@@ -138,15 +162,33 @@ impl Report {
 
     /// Compares turnout with haproxy in one figure of one workload.
     pub(crate) fn judge_ratio(&mut self, workload: &str, metric: Metric, at_most: Option<f64>, at_least: Option<f64>) {
-        let Some(ratio) = self.ratio(workload, metric, TURNOUT, HAPROXY) else { return };
-        for (bound, met, words) in [
-            (at_most, at_most.is_some_and(|bound| ratio.median <= bound), "at most"),
-            (at_least, at_least.is_some_and(|bound| ratio.median >= bound), "at least"),
-        ] {
-            let Some(bound) = bound else { continue };
-            let demand = format!("{workload}: {} {words} {bound:.2} of haproxy's", metric.unit());
-            self.bars.push(Bar { demand, measured: ratio.median, bound, met });
+        let bounds = [at_most.map(Bound::AtMost), at_least.map(Bound::AtLeast)];
+        for bound in bounds.into_iter().flatten() {
+            self.bars.extend(self.bar(workload, metric, [TURNOUT, HAPROXY], bound));
         }
+    }
+
+    /// Compares the fast path with another subject in one figure of one workload. Unless nearly all bytes passed in the
+    /// kernel in every round, it wasn't the fast path that was measured, and the demand is missed whatever the figure.
+    pub(crate) fn judge_fast(&mut self, workload: &str, metric: Metric, to: &str, bound: Bound) {
+        let Some(mut bar) = self.bar(workload, metric, [FAST, to], bound) else { return };
+        let share = Summary::of(&self.values(workload, Metric::KernelShare, FAST)).map_or(0.0, |share| share.min);
+        if share < SPLICED {
+            bar.met = false;
+            bar.demand.push_str(&format!(" (not shown: only {share:.0} % of the bytes passed in the kernel)"));
+        }
+        self.bars.push(bar);
+    }
+
+    /// The median ratio of two subjects against a bound; `None` where it was not measured.
+    fn bar(&self, workload: &str, metric: Metric, [of, to]: [&str; 2], bound: Bound) -> Option<Bar> {
+        let measured = self.ratio(workload, metric, of, to)?.median;
+        let (bound, met, words) = match bound {
+            Bound::AtMost(bound) => (bound, measured <= bound, "at most"),
+            Bound::AtLeast(bound) => (bound, measured >= bound, "at least"),
+        };
+        let demand = format!("{workload}: {} {words} {bound:.2} of {to}'s", metric.unit());
+        Some(Bar { demand, measured, bound, met })
     }
 
     /// Compares turnout's own figure with a bound from above.
@@ -170,16 +212,23 @@ impl Report {
             }
         }
         text.push_str("\n## Figures\n\nMedian (lowest–highest) over the rounds. A ratio is the median (lowest–highest) of the rounds' ratios.\n");
-        text.push_str(&self.table());
+        let (fast, others): (Vec<_>, Vec<_>) = self.rows().into_iter().partition(|(w, _)| w.starts_with(FAST_PATH));
+        for rows in [others, fast] {
+            if !rows.is_empty() {
+                text.push_str(&self.table(&rows));
+            }
+        }
         text.push_str(COUNTERS);
         text
     }
 
-    fn table(&self) -> String {
-        let subjects = self.subjects();
+    /// One table of these rows, with the columns that they have values in.
+    fn table(&self, rows: &[(&str, Metric)]) -> String {
+        let mut subjects = self.subjects();
+        subjects.retain(|name| rows.iter().any(|(w, metric)| !self.values(w, *metric, name).is_empty()));
         let mut pairs = pairs(&subjects);
         // Not every subject runs every workload.
-        pairs.retain(|(of, to)| self.rows().iter().any(|(w, metric)| self.ratio(w, *metric, of, to).is_some()));
+        pairs.retain(|(of, to)| rows.iter().any(|(w, metric)| self.ratio(w, *metric, of, to).is_some()));
         let mut text = String::from("\n| workload | figure |");
         for subject in &subjects {
             let _ = write!(text, " {subject} |");
@@ -188,7 +237,7 @@ impl Report {
             let _ = write!(text, " {of} / {to} |");
         }
         let _ = writeln!(text, "\n|---|---|{}", "---|".repeat(subjects.len() + pairs.len()));
-        for (workload, metric) in self.rows() {
+        for &(workload, metric) in rows {
             let _ = write!(text, "| {workload} | {} |", metric.unit());
             for subject in &subjects {
                 let summary = Summary::of(&self.values(workload, metric, subject));
@@ -217,17 +266,29 @@ impl Report {
         workloads.into_iter().flat_map(|w| metrics(w).into_iter().map(move |metric| (w, metric))).collect()
     }
 
-    /// direct, turnout, haproxy, then the others.
+    /// direct, turnout, then those of the fast path, haproxy among them, then the others.
     fn subjects(&self) -> Vec<String> {
         let found: BTreeSet<&str> = self.samples.iter().map(|sample| sample.subject.as_str()).collect();
-        let fixed = [DIRECT, TURNOUT, HAPROXY];
+        let fixed = [DIRECT, TURNOUT, ROUTED, FAST, USERSPACE, HAPROXY, BARE];
         let others = found.iter().copied().filter(|name| !fixed.contains(name));
         fixed.into_iter().filter(|name| found.contains(name)).chain(others).map(str::to_owned).collect()
     }
 }
 
-/// Each proxy against direct, each but haproxy against haproxy, and the edge against the same without it.
+/// Each proxy against direct, each but haproxy against haproxy, and the edge against the same without it. In the fast
+/// path's table each proxy against routed, and the fast path against the others.
 fn pairs(subjects: &[String]) -> Vec<(&str, &str)> {
+    if subjects.iter().any(|name| name == ROUTED) {
+        return vec![
+            (FAST, ROUTED),
+            (USERSPACE, ROUTED),
+            (HAPROXY, ROUTED),
+            (FAST, USERSPACE),
+            (FAST, HAPROXY),
+            (FAST, BARE),
+            (ROUTED, BARE),
+        ];
+    }
     let names = || subjects.iter().map(String::as_str);
     let to_haproxy = names().filter(|name| ![DIRECT, HAPROXY].contains(name)).map(|name| (name, HAPROXY));
     let to_direct = names().filter(|name| *name != DIRECT).map(|name| (name, DIRECT));
@@ -241,6 +302,12 @@ fn cell(summary: &Summary, digits: usize) -> String {
     }
     format!("{median:.digits$} ({min:.digits$}–{max:.digits$})")
 }
+
+/// What workloads of the fast path's stage are called at first.
+pub(crate) const FAST_PATH: &str = "fast path: ";
+
+/// Share of the bytes, in per cent, that the kernel must have passed on in what is called the fast path.
+const SPLICED: f64 = 90.0;
 
 const COUNTERS: &str = "
 ## What each figure counts
@@ -256,6 +323,9 @@ const COUNTERS: &str = "
 - conn/s: connections opened one after the other that send nothing, until the gateway has accepted all of them;
   latency: of connect(2) alone.
 - system CPU ns/packet: system CPU over the number of packets sent, from the sender's call to the receiver's drop.
+- system CPU µs/request: the same as system CPU over the number of requests answered.
+- % of bytes in the kernel: the daemon's counters of bytes that the kernel passed on, over those of all bytes.
+- segments sent again: `RetransSegs` of `/proc/net/snmp` of the client's and the brokers' hosts, during the run.
 - RSS: `VmRSS` of `/proc/PID/status`, program text included; peak: `VmHWM`. Per connection: `VmRSS` with 1 000
   connections that are idle after one answered request, minus that before, over 1 000.
 ";
@@ -294,6 +364,41 @@ mod tests {
         report.judge_ratio("produce", Metric::Throughput, Some(0.95), None);
         assert_eq!(report.bars.iter().map(|bar| bar.met).collect::<Vec<_>>(), [false, true]);
         assert!(report.markdown().contains("MISSED"));
+    }
+
+    #[test]
+    fn the_fast_path_is_judged_only_where_the_kernel_passed_the_bytes() {
+        let judged = |shares: [f64; 2]| {
+            let mut report = Report::default();
+            let workload = format!("{FAST_PATH}x");
+            for share in shares {
+                report.add(&workload, Metric::RequestCpu, ROUTED, 10.0);
+                report.add(&workload, Metric::RequestCpu, FAST, 11.0);
+                report.add(&workload, Metric::KernelShare, FAST, share);
+            }
+            report.judge_fast(&workload, Metric::RequestCpu, ROUTED, Bound::AtMost(1.15));
+            report.judge_fast(&workload, Metric::RequestCpu, ROUTED, Bound::AtMost(1.05));
+            report
+        };
+        let met = |report: &Report| report.bars.iter().map(|bar| bar.met).collect::<Vec<_>>();
+        assert_eq!(met(&judged([99.0, 90.0])), [true, false]);
+        let report = judged([99.0, 12.0]);
+        assert_eq!(met(&report), [false, false]);
+        assert!(report.markdown().contains("only 12 % of the bytes passed in the kernel"));
+    }
+
+    #[test]
+    fn the_fast_path_has_a_table_of_its_own() {
+        let mut report = report();
+        for (subject, value) in [(BARE, 8.0), (HAPROXY, 30.0), (ROUTED, 10.0), (USERSPACE, 25.0), (FAST, 11.0)] {
+            report.add("fast path: x", Metric::RequestCpu, subject, value);
+        }
+        let text = report.markdown();
+        let columns = "| workload | figure | routed | fast path | userspace | haproxy | bare | fast path / routed | \
+                       userspace / routed | haproxy / routed | fast path / userspace | fast path / haproxy | \
+                       fast path / bare | routed / bare |";
+        assert!(text.contains(columns), "{text}");
+        assert!(text.contains("| workload | figure | direct | turnout | haproxy | turnout / haproxy |"), "{text}");
     }
 
     #[test]

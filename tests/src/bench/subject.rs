@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::counters::{Cpu, CpuSpent};
 
@@ -12,6 +12,15 @@ pub(crate) const DIRECT: &str = "direct";
 pub(crate) const TURNOUT: &str = "turnout";
 /// Column of the yardstick.
 pub(crate) const HAPROXY: &str = "haproxy";
+
+/// Column of the fast path's stage: no proxy, the gateway host forwards packets.
+pub(crate) const ROUTED: &str = "routed";
+/// The same between hosts on which no kernel program was ever attached.
+pub(crate) const BARE: &str = "bare";
+/// The gateway with its fast path.
+pub(crate) const FAST: &str = "fast path";
+/// The gateway with `fast_path: {mode: off}`.
+pub(crate) const USERSPACE: &str = "userspace";
 
 /// Column of the edge's stage without the kernel's part.
 pub(crate) const BASE: &str = "base";
@@ -41,7 +50,16 @@ impl Subject {
     /// # Errors
     /// It isn't an IP address with a port.
     pub(crate) fn first_address(&self) -> Result<SocketAddr> {
-        Ok(self.bootstrap.split(',').next().unwrap_or_default().parse()?)
+        self.addresses()?.first().copied().context("no bootstrap address")
+    }
+
+    /// All bootstrap addresses.
+    ///
+    /// # Errors
+    /// One isn't an IP address with a port.
+    pub(crate) fn addresses(&self) -> Result<Vec<SocketAddr>> {
+        let parsed = self.bootstrap.split(',').map(|address| address.parse().with_context(|| address.to_owned()));
+        parsed.collect()
     }
 
     /// Runs something through it, and tells the CPU time spent meanwhile.
@@ -56,7 +74,7 @@ impl Subject {
 }
 
 /// The order of subjects in a round: rotated, so that none is always first or always behind the same one.
-pub(crate) fn in_turn(subjects: &[Subject], round: usize) -> impl Iterator<Item = &Subject> {
+pub(crate) fn in_turn<T>(subjects: &[T], round: usize) -> impl Iterator<Item = &T> {
     let (before, after) = subjects.split_at(round % subjects.len().max(1));
     after.iter().chain(before)
 }

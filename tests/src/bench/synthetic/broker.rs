@@ -5,18 +5,20 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use kafka_protocol::messages::api_versions_response::ApiVersion;
 use kafka_protocol::messages::metadata_response::MetadataResponseBroker;
-use kafka_protocol::messages::{ApiKey, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse};
+use kafka_protocol::messages::{
+    ApiKey, ApiVersionsRequest, ApiVersionsResponse, HeartbeatRequest, HeartbeatResponse, MetadataRequest,
+    MetadataResponse,
+};
 use kafka_protocol::protocol::{Message, StrBytes};
+use socket2::SockRef;
 
 use super::wire;
 use crate::ports;
@@ -36,34 +38,37 @@ const HEAD: usize = 512;
 #[derive(Debug)]
 pub(crate) struct FastBroker {
     address: SocketAddr,
-    stop: Arc<AtomicBool>,
+    listener: TcpListener,
 }
 
 impl FastBroker {
-    /// Binds a port and serves; Fetch is answered for these values of its `max_bytes`.
+    /// Binds a port of loopback and serves; Fetch is answered for these values of its `max_bytes`.
     ///
     /// # Errors
     /// No free port.
     pub(crate) fn start(fetch_sizes: &[usize]) -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, ports::one()?))?;
-        let address = listener.local_addr()?;
+        Self::start_at(SocketAddr::from((Ipv4Addr::LOCALHOST, ports::one()?)), fetch_sizes)
+    }
+
+    /// The same at an address of the calling thread's namespace, where it serves whoever uses this later.
+    ///
+    /// # Errors
+    /// The address can't be bound.
+    pub(crate) fn start_at(address: SocketAddr, fetch_sizes: &[usize]) -> Result<Self> {
+        let listener = TcpListener::bind(address).with_context(|| format!("a mock broker at {address}"))?;
         let fetched = fetch_sizes.iter().map(|&size| Ok((size, wire::fetched(size)?)));
         let answers =
             Arc::new(Answers { address, produced: wire::produced()?, fetched: fetched.collect::<Result<_>>()? });
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
+        let accepting = listener.try_clone()?;
         thread::Builder::new().name("mock accept".into()).spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                if stopped.load(Ordering::Relaxed) {
-                    break;
-                }
+            for stream in accepting.incoming().map_while(Result::ok) {
                 let answers = Arc::clone(&answers);
                 // A connection's end, however it comes, is the client's to judge.
                 let serve = move || drop(serve(stream, &answers));
                 let _ = thread::Builder::new().name("mock".into()).stack_size(STACK).spawn(serve);
             }
         })?;
-        Ok(Self { address, stop })
+        Ok(Self { address, listener })
     }
 
     /// Where it listens.
@@ -75,9 +80,8 @@ impl FastBroker {
 
 impl Drop for FastBroker {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // Wakes the accepting thread.
-        let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
+        // Ends the accepting thread: its accept fails.
+        let _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
     }
 }
 
@@ -108,8 +112,11 @@ fn serve(stream: TcpStream, answers: &Answers) -> Result<()> {
         let key = i16::from_be_bytes([head[0], head[1]]);
         let version = i16::from_be_bytes([head[2], head[3]]);
         let id = i32::from_be_bytes([head[4], head[5], head[6], head[7]]);
-        let detail =
-            if key == ApiKey::Fetch as i16 { wire::fetch_max_bytes(head).context("a short Fetch")? } else { 0 };
+        let detail = match ApiKey::try_from(key) {
+            Ok(ApiKey::Fetch) => wire::fetch_max_bytes(head).context("a short Fetch")?,
+            Ok(ApiKey::Produce) if version == wire::SIZED => wire::wanted_answer(head).context("a short Produce")?,
+            _ => 0,
+        };
         let is_load = key == ApiKey::Fetch as i16 || key == ApiKey::Produce as i16;
         match &mut last {
             Some((last_key, last_detail, bytes)) if is_load && (*last_key, *last_detail) == (key, detail) => {
@@ -141,6 +148,7 @@ impl Answers {
     fn to(&self, key: i16, version: i16, id: i32, detail: usize) -> Result<Vec<u8>> {
         Ok(match ApiKey::try_from(key) {
             Ok(ApiKey::Produce) if version == wire::PRODUCE => wire::renumbered(&self.produced, id).to_vec(),
+            Ok(ApiKey::Produce) if version == wire::SIZED => wire::renumbered(&wire::sized(detail)?, id).to_vec(),
             Ok(ApiKey::Fetch) if version == wire::FETCH => {
                 let fetched = self.fetched.get(&detail).with_context(|| format!("a Fetch of {detail} bytes"))?;
                 wire::renumbered(fetched, id).to_vec()
@@ -153,6 +161,7 @@ impl Answers {
                     .with_error_code(if known { 0 } else { 35 });
                 answer::<ApiVersionsRequest>(if known { version } else { 0 }, id, &body)?.to_vec()
             }
+            Ok(ApiKey::Heartbeat) => answer::<HeartbeatRequest>(version, id, &HeartbeatResponse::default())?.to_vec(),
             Ok(ApiKey::Metadata) => answer::<MetadataRequest>(version, id, &self.metadata())?.to_vec(),
             _ => bail!("request {key} v{version}, which this broker does not speak"),
         })
@@ -177,6 +186,7 @@ fn versions() -> Vec<ApiVersion> {
     vec![
         range(ApiKey::Produce, 0, wire::PRODUCE),
         range(ApiKey::Fetch, 4, wire::FETCH),
+        range(ApiKey::Heartbeat, 0, HeartbeatRequest::VERSIONS.max),
         range(ApiKey::Metadata, 2, MetadataRequest::VERSIONS.max),
         range(ApiKey::ApiVersions, 0, ApiVersionsRequest::VERSIONS.max),
     ]

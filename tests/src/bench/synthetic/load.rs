@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use super::wire::Template;
 
 /// A peer that is silent for this long fails the run.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 const BUFFER: usize = 64 * 1024;
 const MAX_ANSWER: usize = 16 << 20;
 
@@ -38,8 +38,23 @@ pub(crate) fn run(
     depth: usize,
     duration: Duration,
 ) -> Result<Moved> {
-    let streams: Vec<TcpStream> = (0..connections).map(|_| connect(address)).collect::<Result<_>>()?;
-    let start = Barrier::new(connections + 1);
+    run_on(open(address, connections)?, template, depth, duration)
+}
+
+/// Opens so many connections.
+///
+/// # Errors
+/// One is refused.
+pub(crate) fn open(address: SocketAddr, connections: usize) -> Result<Vec<TcpStream>> {
+    (0..connections).map(|_| connect(address)).collect()
+}
+
+/// As [`run`], on connections that are open and have nothing in flight.
+///
+/// # Errors
+/// One is closed, or an answer is out of order.
+pub(crate) fn run_on(streams: Vec<TcpStream>, template: &Template, depth: usize, duration: Duration) -> Result<Moved> {
+    let start = Barrier::new(streams.len() + 1);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let threads: Vec<_> = streams

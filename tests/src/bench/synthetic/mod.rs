@@ -1,8 +1,8 @@
 //! Raw frames against a broker that costs next to nothing: the proxies' own cost, and memory per connection.
 
 mod broker;
-mod load;
-mod paced;
+pub(crate) mod load;
+pub(crate) mod paced;
 mod wire;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -30,7 +30,7 @@ use crate::turnout::Gateway;
 const MEMORY: &str = "1 000 idle connections";
 const IDLE: usize = 1000;
 /// Share of the slowest subject's throughput at which latency is measured.
-const PACE: f64 = 0.6;
+pub(crate) const PACE: f64 = 0.6;
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {

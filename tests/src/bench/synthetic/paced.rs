@@ -4,13 +4,13 @@
 //! when the proxy stalls, all the requests that should have been sent meanwhile are seen to wait.
 
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::load::{Answers, connect};
+use super::load::{Answers, open};
 use super::wire::Template;
 use crate::bench::stats::percentile;
 
@@ -36,12 +36,20 @@ pub(crate) fn run(
     rate: f64,
     duration: Duration,
 ) -> Result<Latency> {
+    run_on(open(address, connections)?, template, rate, duration)
+}
+
+/// The same on connections that are open and have nothing in flight.
+///
+/// # Errors
+/// One is closed, or an answer is out of order.
+pub(crate) fn run_on(streams: Vec<TcpStream>, template: &Template, rate: f64, duration: Duration) -> Result<Latency> {
     let total = (rate * duration.as_secs_f64()) as usize;
     ensure!(total > 0, "no request fits into {duration:?} at {rate} a second");
+    let connections = streams.len();
     let mut outputs = Vec::new();
     let mut inputs = Vec::new();
-    for _ in 0..connections {
-        let mut stream = connect(address)?;
+    for mut stream in streams {
         let mut answers = Answers::new(stream.try_clone()?);
         // The first request of a connection makes a proxy dial its broker: not what is measured here.
         stream.write_all(template.clone().numbered(-1))?;
