@@ -95,7 +95,7 @@ pub(crate) fn main(Args { full, suite, lint }: &Args) -> Result<()> {
 /// must be the same.
 fn with_kernel(suite: &str, full: bool) -> bool {
     // Theirs say for themselves, or start no gateway.
-    const OTHERS: [&str; 5] = ["edge_kernel", "e2e_edge", "e2e_upgrade", "harness", "splice_kernel"];
+    const OTHERS: [&str; 6] = ["edge_kernel", "e2e_edge", "e2e_splice", "e2e_upgrade", "harness", "splice_kernel"];
     const CI: [&str; 3] = ["cases", "e2e_clients", "e2e_sasl"];
     if full { !OTHERS.contains(&suite) } else { CI.contains(&suite) }
 }
