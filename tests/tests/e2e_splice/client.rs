@@ -57,6 +57,7 @@ impl Seen {
 
 /// How a connection ended.
 #[derive(Debug)]
+#[expect(dead_code, reason = "what a socket said is for the reports of failures")]
 pub(crate) enum End {
     /// The client had all its answers and ended it; the gateway followed.
     Orderly,
@@ -222,7 +223,8 @@ impl Client {
             let counter = &mut next[usize::from(by_gateway)];
             let id = Id::new(self.number, *counter, by_gateway);
             *counter += 1;
-            let ask = Ask { id, kind, payload: self.size(), wanted: self.size() };
+            let (payload, wanted) = if kind.has_payload() { (self.size(), self.size()) } else { (0, 0) };
+            let ask = Ask { id, kind, payload, wanted };
             let out = ask.encode().map_err(io::Error::other)?;
             if kind.answered_by() != Answers::Nobody && tell.send(ask).is_err() {
                 return Ok(());

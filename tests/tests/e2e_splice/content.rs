@@ -13,7 +13,7 @@ impl Random {
     pub(crate) fn new(seed: u64) -> Self {
         // Neighbours' first numbers would be alike otherwise, and 0 stays 0.
         let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        (0..4).for_each(|_| drop(random.next()));
+        (0..4).for_each(|_| _ = random.next());
         random
     }
 

@@ -157,6 +157,11 @@ impl Kind {
         !matches!(self, Self::Plain(_) | Self::Produce { .. } | Self::ProduceTyped { said: Said::Clean, .. })
     }
 
+    /// Whether its bytes are the sender's to choose.
+    pub(crate) const fn has_payload(self) -> bool {
+        !matches!(self, Self::Metadata | Self::FindCoordinator | Self::ApiVersions)
+    }
+
     /// Whose answer it is.
     pub(crate) const fn answered_by(self) -> Answers {
         match self {

@@ -88,8 +88,8 @@ fn table(setup: Setup) -> Result<()> {
 
 /// The nth request of a connection and its answer: ApiVersions first, then Heartbeats.
 fn say(stage: &Stage, stream: &TcpStream, number: u32, nth: u32) -> Result<()> {
-    let kind = if nth == 0 { Kind::ApiVersions } else { Kind::Plain(0) };
-    let ask = Ask { id: Id::new(number, nth, false), kind, payload: 100, wanted: 100 };
+    let (kind, length) = if nth == 0 { (Kind::ApiVersions, 0) } else { (Kind::Plain(0), 100) };
+    let ask = Ask { id: Id::new(number, nth, false), kind, payload: length, wanted: length };
     call(stream, ask, nth, &stage.told())
 }
 
