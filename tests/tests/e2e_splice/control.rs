@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use harness::wait;
+use harness::{Tier, wait};
 
 use crate::client::{End, Load, Outcome, Running, all_orderly};
 use crate::sockets::told_in_time;
@@ -77,7 +77,8 @@ fn reloads_of_versions(mode: Mode) -> Result<()> {
 /// Connections are drained by the process that has them, and new ones served by the next.
 fn upgrades(mode: Mode) -> Result<()> {
     Setup::new(mode).run(|stage| {
-        for _ in 0..2 {
+        let times = if harness::tier() == Tier::Full { 8 } else { 1 };
+        for _ in 0..times {
             let old = stage.gateway.status()?.pid;
             let running = under_way(stage)?;
             let new = stage.upgrade()?;
@@ -86,7 +87,7 @@ fn upgrades(mode: Mode) -> Result<()> {
             drained(stage, &outcomes)?;
             drop(outcomes);
             wait_gone(old)?;
-            let ran = stage.run(Load::USUAL, Duration::from_secs(1))?;
+            let ran = stage.run(Load::USUAL, stage.lasts(Duration::from_secs(1)))?;
             ensure!(!stage.is_spliced() || ran.share() > 0.2, "after the upgrade: {ran:?}");
         }
         Ok(())
@@ -117,7 +118,7 @@ fn the_kernel_path_goes_and_comes_back() -> Result<()> {
         thread::sleep(Duration::from_millis(500));
         all_orderly(&stage.outcomes(running.stop()?)?)?;
         stage.wait_serving()?;
-        let ran = stage.run(Load::USUAL, Duration::from_secs(1))?;
+        let ran = stage.run(Load::USUAL, stage.lasts(Duration::from_secs(1)))?;
         ensure!(ran.share() > 0.2, "with the programs again: {ran:?}");
         Ok(())
     })

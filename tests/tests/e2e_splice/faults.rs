@@ -21,9 +21,7 @@ in_both_modes! {
 /// Something always follows what is lost; some of it in pieces.
 const LOAD: Load = Load { depth: 16, daemons: 20, largest: 20_000, in_pieces: true, ..Load::USUAL };
 
-fn lasts(ci: u64) -> Duration {
-    Duration::from_secs(if harness::tier() == Tier::Full { 20 } else { ci })
-}
+const LASTS: Duration = Duration::from_millis(1500);
 
 /// Loses so many in a million of what comes in at either end of each link.
 fn lose(stage: &Stage, per_million: u32) -> Result<Vec<Loss>> {
@@ -45,8 +43,8 @@ fn index(interface: &str) -> u32 {
 }
 
 /// The kernel goes on taking part, whatever happens to packets.
-fn took_part(stage: &Stage, load: Load, lasts: Duration) -> Result<()> {
-    let ran = stage.run(load, lasts)?;
+fn took_part(stage: &Stage, load: Load) -> Result<()> {
+    let ran = stage.run(load, stage.lasts(LASTS))?;
     ensure!(!stage.is_spliced() || ran.share() > 0.05, "{:.1} % went through the kernel", ran.share() * 100.0);
     Ok(())
 }
@@ -55,7 +53,7 @@ fn packets_that_get_lost(mode: Mode) -> Result<()> {
     Setup::new(mode).run(|stage| {
         for per_million in [1_000, 10_000] {
             let lost = lose(stage, per_million)?;
-            took_part(stage, LOAD, lasts(3))?;
+            took_part(stage, LOAD)?;
             drop(lost);
         }
         Ok(())
@@ -86,7 +84,7 @@ fn spoilt(mode: Mode) -> Result<()> {
                 let count = || relays.iter().map(|relay| relay.counts(Direction::Outward).received).sum::<u64>();
                 let before = count();
                 relays.iter().for_each(|relay| relay.set(faults));
-                took_part(stage, LOAD, lasts(2)).with_context(|| format!("{faults:?} on {group:?}"))?;
+                took_part(stage, LOAD).with_context(|| format!("{faults:?} on {group:?}"))?;
                 relays.iter().for_each(|relay| relay.set(none));
                 ensure!(count() > before + 100, "hardly a packet passed the relays");
             }
@@ -98,9 +96,9 @@ fn spoilt(mode: Mode) -> Result<()> {
 /// Every checksum is verified by the receiver, and no packet is larger than the link's.
 fn no_offloads(mode: Mode) -> Result<()> {
     Setup::new(mode).without_offloads().run(|stage| {
-        took_part(stage, Load { in_pieces: false, ..LOAD }, lasts(2))?;
+        took_part(stage, Load { in_pieces: false, ..LOAD })?;
         let lost = lose(stage, 2_000)?;
-        took_part(stage, LOAD, lasts(2))?;
+        took_part(stage, LOAD)?;
         drop(lost);
         Ok(())
     })

@@ -423,7 +423,7 @@ impl Ask {
 
     /// Of a few topics up to some that fill several packets.
     fn metadata(&self, nth: u32, brokers: &Addresses) -> MetadataResponse {
-        let topics = [3, 1, 200][self.id.number() as usize % 3];
+        let topics = [3, 1, 60][self.id.number() as usize % 3];
         let partition = |index| {
             MetadataResponsePartition::default()
                 .with_partition_index(index)
@@ -509,4 +509,86 @@ pub(crate) fn metadata_of(brokers: &Addresses) -> MetadataResponse {
         .with_brokers(brokers.0.iter().map(broker).collect())
         .with_controller_id(brokers.0[0].0.into())
         .with_cluster_id(Some(StrBytes::from_static_str("of-the-splice")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every kind, with payloads and without.
+    fn asks() -> Vec<Ask> {
+        let said = [Said::Clean, Said::CleanAndLong, Said::Moved];
+        let typed = (10..=13).flat_map(|version| said.map(|said| Kind::ProduceTyped { version, said }));
+        let unanswered = [3, 9, 11].map(|version| Kind::ProduceUnanswered { version });
+        let kinds = (0..PLAIN.len()).map(Kind::Plain).chain(typed).chain(unanswered);
+        let own = [Kind::Produce { version: 9 }, Kind::Metadata, Kind::FindCoordinator, Kind::ApiVersions];
+        let kinds = kinds.chain(own);
+        kinds
+            .zip(0..)
+            .flat_map(|(kind, number)| {
+                [0, 1, 1_200].map(|length| {
+                    let payload = if kind.has_payload() { length } else { 0 };
+                    let wanted = if matches!(kind, Kind::ProduceTyped { .. }) { 0 } else { payload };
+                    Ask { id: Id::new(5, number, false), kind, payload, wanted }
+                })
+            })
+            .collect()
+    }
+
+    fn brokers() -> Addresses {
+        Addresses(vec![(1, "10.92.0.2".into(), 9092), (2, "10.92.1.2".into(), 9092)])
+    }
+
+    fn flipped(bytes: &[u8], at: usize) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        bytes[at] ^= 0x10;
+        bytes
+    }
+
+    #[test]
+    fn a_broker_reads_what_was_asked_and_finds_any_byte_that_is_wrong() -> Result<()> {
+        for ask in asks() {
+            let frame = ask.encode()?;
+            assert_eq!(frame.len() - 4, u32::from_be_bytes(frame[..4].try_into()?) as usize);
+            assert_eq!(Ask::read(&frame[4..])?, ask);
+            for at in 4..frame.len() {
+                // Another length that is wanted, or another id, may be what another client asks.
+                let read = Ask::read(&flipped(&frame, at)[4..]);
+                assert!(read.is_err() || read.is_ok_and(|read| read != ask), "{ask:?}: byte {at}");
+            }
+            assert!(Ask::read(&frame[4..frame.len() - 1]).map_or(true, |read| read != ask), "{ask:?} cut short");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_client_knows_its_answer_and_finds_any_byte_that_is_wrong() -> Result<()> {
+        for ask in asks() {
+            let Some(frame) = ask.answer(7, &brokers())? else {
+                assert_ne!(ask.kind.answered_by(), Answers::Broker, "{ask:?}");
+                continue;
+            };
+            let body = &frame[4..];
+            ask.check(body, 7, &brokers())?;
+            assert!(ask.check(body, 8, &brokers()).is_err(), "{ask:?}: another one's place");
+            assert!(ask.check(&body[..body.len() - 1], 7, &brokers()).is_err(), "{ask:?}: cut short");
+            let is_gateways = ask.kind == Kind::ApiVersions;
+            for at in (0..body.len()).filter(|_| !is_gateways) {
+                assert!(ask.check(&flipped(body, at), 7, &brokers()).is_err(), "{ask:?}: byte {at}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_client_finds_an_address_that_is_the_real_brokers() -> Result<()> {
+        let told = Addresses(vec![(1, "10.90.0.1".into(), 9200), (2, "10.90.0.1".into(), 9201)]);
+        let moved = Kind::ProduceTyped { version: 12, said: Said::Moved };
+        for kind in [Kind::Metadata, Kind::FindCoordinator, moved] {
+            let ask = Ask { id: Id::new(1, 3, false), kind, payload: 0, wanted: 0 };
+            let real = ask.answer(0, &brokers())?.context("an answer")?;
+            assert!(ask.check(&real[4..], 0, &told).is_err(), "{kind:?}");
+        }
+        Ok(())
+    }
 }

@@ -12,7 +12,7 @@ use aya::programs::SchedClassifier;
 use aya::programs::tc::TcAttachType;
 use harness::netns::{Link, World};
 use harness::turnout::{Gateway, GatewayBuilder};
-use harness::{procfs, wait};
+use harness::{Tier, procfs, wait};
 use socket2::{Domain, Socket, Type};
 
 use crate::broker::{Broker, Served};
@@ -152,6 +152,13 @@ impl Stage {
         };
         stage.wait_serving()?;
         Ok(stage)
+    }
+
+    /// How long a load lasts here that lasts this long in the kernel in CI: shorter where the daemon does everything, which
+    /// other suites try too.
+    pub(crate) fn lasts(&self, in_ci: Duration) -> Duration {
+        let lasts = if self.is_spliced() { in_ci } else { in_ci / 2 };
+        if harness::tier() == Tier::Full { lasts * 8 } else { lasts }
     }
 
     /// Whether bytes are to go through the kernel.
