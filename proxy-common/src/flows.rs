@@ -17,9 +17,10 @@ pub const POLICIES: u32 = 256;
 pub const LISTENERS: u32 = 131_072;
 
 /// `tc_index` of a packet that the program has given to a local socket: translated, or of a connection that is opened.
-/// A spliced socket's filter takes no other. The value only has to be one that nobody else uses.
+/// A spliced socket's filter takes no other. The value only has to be one that nobody else uses; sets of programs in one
+/// chain are loaded with different ones.
 pub const STAMP: u16 = 0x7455;
-/// `tc_index` of a copy on its way out that must lose its payload.
+/// `tc_index` of a copy on its way out that must lose its payload: the one above [`STAMP`].
 pub const CUT: u16 = 0x7456;
 
 /// What a packet of a session is to it.

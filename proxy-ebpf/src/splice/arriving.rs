@@ -6,7 +6,7 @@ use core::ffi::c_void;
 use aya_ebpf::helpers::{bpf_check_mtu, bpf_clone_redirect, bpf_loop, bpf_redirect_neigh};
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
-use proxy_common::flows::{CUT, Count, FlowEntry, Role, STAMP, Slot};
+use proxy_common::flows::{Count, FlowEntry, Role, Slot};
 use proxy_common::headers::{Found, Headers, IPV4_LEN, IPV6_LEN};
 use proxy_common::splice::ingress::ingress;
 use proxy_common::splice::notes::Notes;
@@ -21,7 +21,7 @@ use proxy_common::tables::Address;
 use crate::maps::{ARRIVING, POLICIES, SCRATCH, Scratch};
 use crate::packet::{Skb, SkbPayload, classify};
 use crate::rewrite::{Flags, Ip, flags_and_window, make_invalid, make_valid, set_ip, set_tcp, trim};
-use crate::{DROP, NEXT, Refused, checksum, count, flow, lock, opening, options};
+use crate::{DROP, NEXT, Refused, checksum, count, cut, flow, lock, opening, options, stamp};
 
 /// Time to live of forwarded packets, as if the daemon's socket had sent them.
 const HOPS: u32 = 64;
@@ -33,7 +33,7 @@ const ECN: u32 = 3;
 pub fn turnout_splice_in(ctx: TcContext) -> i32 {
     let skb = Skb::of(&ctx);
     // Stamps are this program's to give, whoever sent the packet.
-    if skb.stamp() == STAMP || skb.stamp() == CUT {
+    if skb.stamp() == stamp() || skb.stamp() == cut() {
         skb.set_stamp(0);
     }
     let Some(scratch) = SCRATCH.get_ptr_mut(ARRIVING) else { return NEXT };
@@ -203,7 +203,7 @@ fn carry_out(skb: Skb, scratch: &mut Scratch, onward: &Leg) -> Result<i32, Refus
     match route {
         Route::Drop => return Ok(DROP),
         Route::Untouched => {
-            skb.set_stamp(STAMP);
+            skb.set_stamp(stamp());
             return Ok(NEXT);
         }
         _ => {}
@@ -228,7 +228,7 @@ fn carry_out(skb: Skb, scratch: &mut Scratch, onward: &Leg) -> Result<i32, Refus
         let ports = scratch.headers.tcp[0];
         address_to_local(skb, scratch, ports)?;
     }
-    skb.set_stamp(STAMP);
+    skb.set_stamp(stamp());
     Ok(NEXT)
 }
 
@@ -290,7 +290,7 @@ fn copy(skb: Skb, h: &Headers, route: Route, onward: &Leg) -> Result<(), Refused
     if echo {
         // Such a copy has the payload still, which the program at the way out cuts. Should it be missing there, the
         // bytes must not be taken for others.
-        skb.set_stamp(CUT);
+        skb.set_stamp(cut());
         make_invalid(skb, h)?;
     }
     // SAFETY: the context is the one this program was called with.

@@ -3,7 +3,7 @@
 
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
-use proxy_common::flows::{CUT, Count, FlowEntry, FlowKey, Role, Slot};
+use proxy_common::flows::{Count, FlowEntry, FlowKey, Role, Slot};
 use proxy_common::headers::Found;
 use proxy_common::packet::{ACK, SYN};
 use proxy_common::splice::egress::egress;
@@ -15,14 +15,14 @@ use proxy_common::splice::verdict::WHOLE;
 use crate::maps::{FLOWS, LEAVING, SCRATCH, Scratch};
 use crate::packet::{Skb, classify};
 use crate::rewrite::{Flags, flags_and_window, make_valid, set_tcp, trim};
-use crate::{DROP, NEXT, Refused, count, flow, lock, opening, options};
+use crate::{DROP, NEXT, Refused, count, cut, flow, lock, opening, options};
 
 /// Puts the daemon's packets of spliced connections into the wire's numbers; all others pass.
 #[classifier]
 pub fn turnout_splice_out(ctx: TcContext) -> i32 {
     let skb = Skb::of(&ctx);
     // What the program at the way in has forwarded is translated already.
-    if skb.is_forwarded() && skb.stamp() != CUT {
+    if skb.is_forwarded() && skb.stamp() != cut() {
         return NEXT;
     }
     let Some(scratch) = SCRATCH.get_ptr_mut(LEAVING) else { return NEXT };

@@ -20,14 +20,33 @@ mod recall;
 mod rewrite;
 mod stamped;
 
-use proxy_common::flows::{COUNTS, Count};
+use proxy_common::flows::{self, COUNTS, Count};
 
+const _: () = assert!(flows::CUT == flows::STAMP + 1, "see `cut`");
 const _: () = assert!(COUNTS.is_power_of_two(), "an index can be masked");
 
 /// tcx: the next program decides; without one the packet goes on. 0 would end the chain.
 const NEXT: i32 = -1;
 /// tcx: dropped.
 const DROP: i32 = 2;
+
+/// [`flows::STAMP`] of this set of programs; who loads them puts another value here. Each set in a chain has its own, or
+/// the second one would take off what the first has given. The value above it is this set's [`flows::CUT`].
+#[unsafe(no_mangle)]
+static SET_STAMP: u16 = flows::STAMP;
+
+/// The stamp of a packet for a local socket.
+#[inline(always)]
+fn stamp() -> u16 {
+    // SAFETY: a plain read. Volatile, because the loader may have put another value there.
+    unsafe { (&raw const SET_STAMP).read_volatile() }
+}
+
+/// The stamp of a copy that must lose its payload.
+#[inline(always)]
+fn cut() -> u16 {
+    stamp().wrapping_add(1)
+}
 
 /// The kernel refused to read or change a packet; it must be dropped, for it may be half changed.
 struct Refused;

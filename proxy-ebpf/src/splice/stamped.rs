@@ -4,12 +4,13 @@
 
 use aya_ebpf::macros::socket_filter;
 use aya_ebpf::programs::SkBuffContext;
-use proxy_common::flows::STAMP;
+
+use crate::stamp;
 
 /// Takes stamped packets, all of them.
 #[socket_filter]
 pub fn turnout_stamped(ctx: SkBuffContext) -> i64 {
     // SAFETY: the context is the one this program was called with.
-    let stamp = unsafe { (&raw const (*ctx.skb.skb).tc_index).read_volatile() };
-    if stamp == u32::from(STAMP) { i64::from(u32::MAX) } else { 0 }
+    let found = unsafe { (&raw const (*ctx.skb.skb).tc_index).read_volatile() };
+    if found == u32::from(stamp()) { i64::from(u32::MAX) } else { 0 }
 }

@@ -61,6 +61,19 @@ pub(super) enum Command {
         socket: Socket,
     },
 
+    /// What passes now, in the kernel and through the daemon, shown anew each second
+    #[command(after_help = "Examples:\n  turnout top\n  turnout top --once --format json")]
+    Top {
+        /// Print one second of it
+        #[arg(long)]
+        once: bool,
+        /// How to print it; JSON is printed once
+        #[arg(long, value_enum, default_value_t = TableFormat::Table)]
+        format: TableFormat,
+        #[command(flatten)]
+        socket: Socket,
+    },
+
     /// Make the running daemon load its config file again, whole or not at all
     #[command(after_help = "Examples:\n  turnout reload\n  turnout reload --format json")]
     Reload {
@@ -252,8 +265,6 @@ pub(super) struct AttachArgs {
 #[derive(Debug, Subcommand)]
 pub(super) enum Later {
     #[command(hide = true, disable_help_flag = true)]
-    Top(Rest),
-    #[command(hide = true, disable_help_flag = true)]
     Branch(Rest),
     #[command(hide = true, disable_help_flag = true)]
     Verify(Rest),
@@ -262,7 +273,6 @@ pub(super) enum Later {
 impl Later {
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Self::Top(_) => "top",
             Self::Branch(_) => "branch",
             Self::Verify(_) => "verify",
         }

@@ -8,7 +8,7 @@ use proxy_common::frame::RequestPrefix;
 use serde::Serialize;
 
 use crate::config::prefix::Cidr;
-use crate::config::{Admission, Config, NewConnections, RacksMode, Versions, VirtualCluster};
+use crate::config::{Admission, Config, FastPathMode, NewConnections, RacksMode, Versions, VirtualCluster};
 use crate::kafka::api::{self, VersionRange};
 use crate::kafka::fetch;
 use crate::kafka::header::Partial;
@@ -16,6 +16,7 @@ use crate::kafka::ids::{ApiKey, ApiVersion};
 use crate::kafka::versions;
 use crate::racks::{Client, Places};
 use crate::route::{self, AnswerPlan, Plan};
+use crate::splice::policy;
 
 /// What becomes of a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -83,6 +84,8 @@ pub(super) struct Explanation {
     pub request: Way,
     /// What becomes of the answer.
     pub answer: Way,
+    /// What the kernel passes on of it, where the connection is spliced.
+    pub kernel: String,
     /// What else holds for it.
     pub remarks: Vec<String>,
 }
@@ -102,7 +105,7 @@ pub(super) fn explain(config: &Config, question: &Question) -> Result<Vec<Explan
     }
     let asked = |name: &str| question.virtual_cluster.as_deref().is_none_or(|wanted| wanted == name);
     let through = |(name, vc): (&String, &VirtualCluster)| {
-        let mut explanation = one(name, vc, question, key);
+        let mut explanation = one(name, vc, config.fast_path.mode, question, key);
         explanation.remarks.splice(0..0, admission(&config.admission, question.client));
         explanation
     };
@@ -117,7 +120,7 @@ fn find(name_or_number: &str) -> Option<ApiKey> {
     api::all().iter().find(|spec| spec.name.eq_ignore_ascii_case(name_or_number)).map(|spec| spec.key)
 }
 
-fn one(name: &str, vc: &VirtualCluster, question: &Question, key: ApiKey) -> Explanation {
+fn one(name: &str, vc: &VirtualCluster, mode: FastPathMode, question: &Question, key: ApiKey) -> Explanation {
     let offered = versions::offered(vc.versions, std::iter::empty()).0.get(&key).copied();
     let version = question.version.map_or_else(|| offered.map_or(ApiVersion(0), |range| range.max), ApiVersion);
     let (request, answer) = ways(vc, key, version);
@@ -129,6 +132,7 @@ fn one(name: &str, vc: &VirtualCluster, question: &Question, key: ApiKey) -> Exp
         api_key: key.0,
         offered: offer(vc.versions, key, offered),
         version: version.0,
+        kernel: kernel(vc, mode, key, version),
         remarks: remarks(vc, question, key, version, offered, &request),
         request,
         answer,
@@ -256,6 +260,22 @@ fn admission(admission: &Admission, client: IpAddr) -> Vec<String> {
     )]
 }
 
+/// What the kernel passes on, by the very table that it goes by.
+fn kernel(vc: &VirtualCluster, mode: FastPathMode, key: ApiKey, version: ApiVersion) -> String {
+    let table = policy::policy(vc.versions, vc.limits.frame.0, routes_reads(vc));
+    let rule = table.rule(key.0 as u16, version.0 as u16);
+    let sentence = match (mode, rule) {
+        (FastPathMode::Off, _) => "nothing: fast_path.mode is off",
+        (_, None) => "nothing: the daemon takes it, on spliced connections too",
+        (_, Some(_)) if key == ApiKey::PRODUCE && version >= ApiVersion(10) => {
+            "on spliced connections the request, unless acks=0, and an answer without errors or tagged fields"
+        }
+        (_, Some(_)) if key == ApiKey::PRODUCE => "on spliced connections request and answer, unless acks=0",
+        (_, Some(_)) => "on spliced connections request and answer",
+    };
+    sentence.to_owned()
+}
+
 fn remarks(
     vc: &VirtualCluster,
     question: &Question,
@@ -372,6 +392,7 @@ pub(super) fn text(question: &Question, explanations: &[Explanation]) -> String 
         let _ = writeln!(text, "  offered   {} (key {}) {}", e.api, e.api_key, e.offered);
         let _ = writeln!(text, "  request   v{} {}", e.version, e.request.sentence());
         let _ = writeln!(text, "  answer    {}", e.answer.sentence());
+        let _ = writeln!(text, "  kernel    {}", e.kernel);
         for remark in &e.remarks {
             let _ = writeln!(text, "  note      {remark}");
         }

@@ -15,6 +15,7 @@ mod racks;
 mod run;
 mod status;
 mod table;
+mod top;
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -85,6 +86,9 @@ fn execute(command: Command) -> anyhow::Result<Outcome> {
         Command::Explain(args) => explain(&args),
         Command::Status { connections, format, socket } => {
             remote(async { show_status(&Client::new(&socket.socket), connections, format.is_json()).await })
+        }
+        Command::Top { once, format, socket } => {
+            remote(async { show_top(&Client::new(&socket.socket), once, format.is_json()).await })
         }
         Command::Reload { format, socket } => {
             remote(async { reload(&Client::new(&socket.socket), format.is_json()).await })
@@ -246,6 +250,14 @@ async fn show_refused(client: &Client, once: bool, in_json: bool) -> anyhow::Res
     }
     let refused = client.refused_sources(admission::SOURCES).await?;
     Ok(Outcome::done(if in_json { json(&refused)? } else { admission::top(&refused) }))
+}
+
+async fn show_top(client: &Client, once: bool, in_json: bool) -> anyhow::Result<Outcome> {
+    if !once && !in_json {
+        return top::live(client).await.map(|()| Outcome::done(""));
+    }
+    let picture = top::once(client).await?;
+    Ok(Outcome::done(if in_json { json(&picture)? } else { top::text(&picture) }))
 }
 
 async fn drain(client: &Client, wait: bool) -> anyhow::Result<Outcome> {

@@ -435,9 +435,12 @@ impl Connection {
             }
             self.record.set_splice(self.splicing.session(), self.splicing.why_not());
         }
-        if self.ports.is_none() {
+        if self.ports.is_none() && self.splicing.is_live() {
             let lanes = [&self.requests, &self.answers];
             self.splicing.arm(&mut self.session, lanes, &self.client, broker, now);
+            if !self.splicing.is_live() {
+                self.record.set_splice(None, self.splicing.why_not());
+            }
         }
         true
     }
@@ -871,7 +874,12 @@ fn poll_write(stream: &mut TcpStream, cx: &mut Context<'_>, lane: &mut Lane) -> 
     }
     let mut slices = [IoSlice::new(&[]); MAX_SLICES];
     let used = lane.slices(&mut slices);
-    let n = ready!(Pin::new(stream).poll_write_vectored(cx, &slices[..used]))?;
+    // One piece needs no vector: send(2) costs the kernel less than writev(2).
+    let written = match &slices[..used] {
+        [only] => Pin::new(stream).poll_write(cx, only),
+        several => Pin::new(stream).poll_write_vectored(cx, several),
+    };
+    let n = ready!(written)?;
     if n == 0 {
         return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
     }

@@ -151,6 +151,28 @@ pub struct EdgeStatus {
     pub steering: bool,
 }
 
+/// One interface that the splice stands on, or should.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SpliceInterface {
+    /// Name.
+    pub name: String,
+    /// Why connections by it can't be spliced; `None`: they can.
+    pub reason: Option<String>,
+}
+
+/// What the splice does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SpliceStatus {
+    /// Interfaces that it stands on, or should.
+    pub interfaces: Vec<SpliceInterface>,
+    /// Sessions that have not ended.
+    pub sessions: u32,
+    /// Sessions that the tables have room for; those that ended lately are in it.
+    pub room: u32,
+    /// What its programs counted since they were loaded, by name.
+    pub counters: BTreeMap<&'static str, u64>,
+}
+
 /// The kernel around the gateway's sockets. All calls are short (map updates and netlink), and safe from any thread.
 pub trait Edge: Send + Sync + 'static {
     /// Replaces the table of ports. Ports in both tables are never missing in between.
@@ -195,12 +217,17 @@ pub trait Edge: Send + Sync + 'static {
     /// What is loaded and attached.
     fn status(&self) -> EdgeStatus;
 
-    /// Who begins sessions of spliced connections, or why there is nobody.
+    /// Where connections are handed to the kernel; `Err`: why nowhere, in a sentence for an operator.
     ///
     /// # Errors
-    /// A sentence for an operator.
+    /// The kernel did not take the programs, or they were taken off.
     fn splicer(&self) -> Result<Arc<dyn Splicer>, String> {
-        Err("this edge has no splice".to_owned())
+        Err("this edge has no splice".into())
+    }
+
+    /// What the splice does; `None`: there is none.
+    fn splice_status(&self) -> Option<SpliceStatus> {
+        None
     }
 
     /// Lets go of the pins so that another process may take them over (a planned hand-over); maps and links stay.

@@ -327,7 +327,11 @@ impl EdgeControl {
             Ok(()) => "steering to shared sockets".to_owned(),
             Err(why) => format!("no steering ({why})"),
         };
-        format!("on: {admission}; {steering}; bytes pass through the daemon")
+        let splice = match edge.splicer() {
+            Ok(_) => "frames that need no decision pass in the kernel".to_owned(),
+            Err(why) => format!("all bytes pass through the daemon ({why})"),
+        };
+        format!("on: {admission}; {steering}; {splice}")
     }
 }
 

@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aya::Ebpf;
 use aya::programs::XdpMode;
@@ -24,13 +24,15 @@ use aya::programs::links::FdLink;
 
 use super::backoff::Backoff;
 use super::interfaces::{self, Network};
-use super::pins::{self, Mode};
+use super::pins::{self, Mode, Splices};
 use super::programs::{self, ADMIT, STEER, explain, load, pin_link, pin_program, program_fd, refused, replace_program};
+use super::splice::Splice;
 use super::tables::{self, Tables};
 use super::{EdgeError, doctor, layout, object, sys, view};
 use crate::gateway::edge::{
-    AdmissionRules, Edge, EdgeCounters, EdgeStatus, InterfaceStatus, PortTable, RefusedSource, Slot,
+    AdmissionRules, Edge, EdgeCounters, EdgeStatus, InterfaceStatus, PortTable, RefusedSource, Slot, SpliceStatus,
 };
+use crate::splice::session::Splicer;
 
 /// The namespace of the calling thread, which in the daemon is that of the process.
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
@@ -73,6 +75,8 @@ struct Inner {
     blind: Option<String>,
     /// Somebody else took everything off: how that showed.
     lost: Option<String>,
+    /// `Err`: why there is none.
+    splice: Result<Splice, String>,
 }
 
 /// What was given of fresh tables.
@@ -100,6 +104,17 @@ enum Wanted {
     Named(Vec<String>),
 }
 
+impl Wanted {
+    /// Those that are there; `None`: nobody has said yet.
+    fn of(&self, network: &Network) -> Option<BTreeMap<u32, String>> {
+        match self {
+            Self::Unknown => None,
+            Self::All => Some(network.wanted(None)),
+            Self::Named(names) => Some(network.wanted(Some(names))),
+        }
+    }
+}
+
 impl KernelEdge {
     /// Takes the lock of the pins, loads the programs, and takes over what an earlier daemon left.
     ///
@@ -107,6 +122,13 @@ impl KernelEdge {
     /// Another process holds the pins, no bpffs can be had, or the kernel refused the programs. An earlier daemon's
     /// programs stay as they were.
     pub fn open(pin: &Path) -> Result<Self, EdgeError> {
+        let edge = Self::open_without_splice(pin)?;
+        edge.inner().load_splice();
+        Ok(edge)
+    }
+
+    /// The same for what needs no session: admission and steering alone.
+    pub(super) fn open_without_splice(pin: &Path) -> Result<Self, EdgeError> {
         check_kernel()?;
         pins::make(pin)?;
         let lock = pins::lock(pin)?;
@@ -120,7 +142,9 @@ impl KernelEdge {
     pub fn open_with_lock(pin: &Path, lock: OwnedFd) -> Result<Self, EdgeError> {
         check_kernel()?;
         let lock = pins::adopt(pin, lock)?;
-        Self::with_lock(pin, lock)
+        let edge = Self::with_lock(pin, lock)?;
+        edge.inner().load_splice();
+        Ok(edge)
     }
 
     fn with_lock(pin: &Path, lock: OwnedFd) -> Result<Self, EdgeError> {
@@ -165,6 +189,9 @@ impl Edge for KernelEdge {
     fn set_ports(&self, ports: &PortTable) -> anyhow::Result<()> {
         self.change(|inner| {
             inner.tables.set_ports(ports)?;
+            if let Ok(splice) = &inner.splice {
+                splice.set_ports(ports)?;
+            }
             inner.filled(|filled| filled.ports = true);
             Ok(())
         })
@@ -191,6 +218,9 @@ impl Edge for KernelEdge {
         inner.wanted = wanted.map_or(Wanted::All, |names| Wanted::Named(names.to_vec()));
         inner.troubles.clear();
         inner.retries = Backoff::default();
+        if let Ok(splice) = &mut inner.splice {
+            splice.hurry();
+        }
         inner.upkeep();
     }
 
@@ -214,6 +244,14 @@ impl Edge for KernelEdge {
         self.inner().status()
     }
 
+    fn splicer(&self) -> Result<Arc<dyn Splicer>, String> {
+        self.inner().splice.as_ref().map_err(Clone::clone)?.splicer()
+    }
+
+    fn splice_status(&self) -> Option<SpliceStatus> {
+        self.inner().splice.as_ref().ok().map(Splice::status)
+    }
+
     fn release(&self) {
         // Closed, not unlocked: an unlock would be the child's, too, who shares the open description.
         self.inner().lock = None;
@@ -230,7 +268,7 @@ impl Edge for KernelEdge {
             return Ok(());
         }
         // What is there after a loss is somebody else's.
-        let ended = if inner.lost.is_none() { pins::end(&self.pin) } else { Ok(()) };
+        let ended = if inner.lost.is_none() { inner.end(&self.pin) } else { Ok(()) };
         inner.lock = None;
         Ok(ended?)
     }
@@ -284,6 +322,7 @@ impl Inner {
             steering_trouble: None,
             blind: None,
             lost: None,
+            splice: Err("the splice's programs were not loaded".to_owned()),
         };
         if reuse {
             inner.replace_programs(&edge)?;
@@ -293,6 +332,21 @@ impl Inner {
             fs::rename(&folder, &edge).map_err(EdgeError::pin("rename into place", &folder))?;
         }
         Ok(inner)
+    }
+
+    /// Loads the splice: without it, the gateway goes on by itself.
+    fn load_splice(&mut self) {
+        self.splice = Splice::load(&self.pin).map_err(|error| {
+            let why = format!("{:#}", anyhow::Error::new(error));
+            tracing::warn!("no connection will be spliced: {why}");
+            why
+        });
+        self.upkeep();
+    }
+
+    fn end(&mut self, pin: &Path) -> Result<(), EdgeError> {
+        let splice = self.splice.as_mut().map_or(Ok(()), Splice::detach);
+        pins::end(pin, Splices::OfTheDead).and(splice)
     }
 
     fn filled(&mut self, mark: impl FnOnce(&mut Filled)) {
@@ -367,12 +421,23 @@ impl Inner {
 
     /// Everything that may have changed by itself since a second ago.
     fn upkeep(&mut self) {
-        let Some(lock) = self.lock.as_ref().filter(|_| self.lost.is_none()) else { return };
+        let network = self.upkeep_edge();
+        let owns = self.lock.is_some() && self.lost.is_none();
+        if let Ok(splice) = &mut self.splice {
+            let network = network.or_else(|| Network::look().ok());
+            let wanted = network.and_then(|network| self.wanted.of(&network));
+            splice.upkeep(wanted.as_ref(), owns);
+        }
+    }
+
+    /// The same for admission and steering. What the namespace is like, where that was looked at.
+    fn upkeep_edge(&mut self) -> Option<Network> {
+        let lock = self.lock.as_ref().filter(|_| self.lost.is_none())?;
         if !pins::is_owner(&self.pin, lock) {
             // `turnout detach --force`, or by hand. Whoever did it meant it: nothing is made anew here.
             let pin = self.pin.display();
             self.lost = Some(format!("somebody took the kernel programs off (the pins at {pin} are gone)"));
-            return;
+            return None;
         }
         #[cfg(feature = "kernel-log")]
         if let Some(logs) = &mut self.logs {
@@ -389,16 +454,17 @@ impl Inner {
             trouble.iter().for_each(|e| tracing::warn!("steering: {e}"));
             self.steering_trouble = trouble;
         }
-        let Some(network) = self.host_addresses() else { return };
-        if self.staged.is_some() {
-            return;
+        let network = self.host_addresses()?;
+        if self.staged.is_none()
+            && let Some(wanted) = self.wanted.of(&network)
+        {
+            self.upkeep_interfaces(&wanted);
         }
-        let wanted = match &self.wanted {
-            Wanted::Unknown => return,
-            Wanted::All => network.wanted(None),
-            Wanted::Named(names) => network.wanted(Some(names)),
-        };
-        let attached = self.attached(&wanted);
+        Some(network)
+    }
+
+    fn upkeep_interfaces(&mut self, wanted: &BTreeMap<u32, String>) {
+        let attached = self.attached(wanted);
         self.troubles.retain(|index, _| wanted.contains_key(index));
         self.retries.retain(|index| wanted.contains_key(index) && !attached.contains(index));
         for (&index, name) in wanted.iter().filter(|(index, _)| !attached.contains(index)) {

@@ -18,6 +18,7 @@ pub mod object;
 mod pins;
 mod programs;
 mod source;
+mod splice;
 mod standalone;
 mod sys;
 mod tables;

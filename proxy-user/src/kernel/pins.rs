@@ -8,6 +8,7 @@
 //!                         /turnout_admit …           programs
 //!                         /steering                  link to the network namespace
 //!                         /xdp-native-2 …            link to interface number 2, and its mode
+//!                    /splice-4711-0/ links of a process's splice (`splice::sets`)
 //!                    /new-4711/     being made, or what a crash left of that; cleared by the next owner
 //! ```
 //! Names have no dot: bpffs refuses it. Interfaces have one sometimes, so links are named by number.
@@ -19,11 +20,12 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::splice::sets;
 use super::{EdgeError, sys};
 
 /// The edge's folder in the pin folder.
 const EDGE: &str = "edge";
-const DRAFT: &str = "new-";
+pub(super) const DRAFT: &str = "new-";
 const LAYOUT: &str = "layout-";
 /// Where a program waits to be renamed over its predecessor.
 pub(super) const NEXT: &str = "-next";
@@ -89,7 +91,7 @@ pub(super) fn xdp_links(folder: &Path) -> Vec<(Mode, u32, PathBuf)> {
     names(folder).unwrap_or_default().iter().filter_map(|name| parse(name)).collect()
 }
 
-fn names(folder: &Path) -> io::Result<Vec<String>> {
+pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
     fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
@@ -188,7 +190,7 @@ pub(super) fn adopt(pin: &Path, lock: OwnedFd) -> Result<OwnedFd, EdgeError> {
 }
 
 /// Whether the descriptor is of the folder that is there now, not of one that was removed.
-fn is_locked_by(pin: &Path, lock: &OwnedFd) -> bool {
+pub(super) fn is_locked_by(pin: &Path, lock: &OwnedFd) -> bool {
     let held = lock.try_clone().and_then(|lock| File::from(lock).metadata());
     matches!((fs::metadata(pin), held), (Ok(there), Ok(held)) if (there.dev(), there.ino()) == (held.dev(), held.ino()))
 }
@@ -222,7 +224,9 @@ fn lock_owner(locks: &str, inode: u64, device: u64) -> Option<u32> {
 /// Clears what crashed attempts left. Only the owner of the lock may.
 pub(super) fn clear_leftovers(pin: &Path) -> Result<(), EdgeError> {
     for name in names(pin).map_err(EdgeError::pin("list", pin))? {
-        if name.starts_with(DRAFT) {
+        if name.strip_prefix(DRAFT).is_some_and(sets::is_set) {
+            sets::remove(&pin.join(name))?;
+        } else if name.starts_with(DRAFT) {
             remove(&pin.join(name))?;
         }
     }
@@ -258,11 +262,31 @@ pub(super) fn end_link(path: &Path) -> Result<(), EdgeError> {
     }
 }
 
-/// Ends everything under the pin folder, and the folder. The caller holds the lock, or was told to do without.
-pub(super) fn end(pin: &Path) -> Result<(), EdgeError> {
+/// Whether the splices of processes that live are spared, which end theirs themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Splices {
+    /// They are: connections that they still have would break.
+    OfTheDead,
+    /// Those, too.
+    All,
+}
+
+/// Ends everything under the pin folder, and the folder. The caller holds the lock, or was told to do without. Where a
+/// process that lives still has a splice, its folder is said, and stays.
+pub(super) fn end(pin: &Path, splices: Splices) -> Result<Option<PathBuf>, EdgeError> {
+    let mut spared = None;
     for name in names(pin).map_err(EdgeError::pin("list", pin))? {
+        let is_set = sets::is_set(name.strip_prefix(DRAFT).unwrap_or(&name));
         let folder = pin.join(name);
         if !folder.is_dir() {
+            continue;
+        }
+        if is_set {
+            match splices {
+                Splices::All => sets::remove(&folder)?,
+                Splices::OfTheDead if sets::remove_dead(&folder)? => {}
+                Splices::OfTheDead => spared = Some(folder),
+            }
             continue;
         }
         for (_, _, link) in xdp_links(&folder) {
@@ -271,11 +295,14 @@ pub(super) fn end(pin: &Path) -> Result<(), EdgeError> {
         end_link(&folder.join(STEERING))?;
         remove(&folder)?;
     }
+    if spared.is_some() {
+        return Ok(spared);
+    }
     match fs::remove_dir(pin) {
         // Prepared for this user in a folder of root's: the empty folder is the unit's, and stays.
-        Err(e) if e.kind() == ErrorKind::PermissionDenied => Ok(()),
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => Ok(None),
         Err(e) => Err(EdgeError::pin("remove", pin)(e)),
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(None),
     }
 }
 

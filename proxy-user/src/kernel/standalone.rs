@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{EdgeError, KernelEdge, pins};
+use super::pins::{self, Splices};
+use super::{EdgeError, KernelEdge};
 use crate::gateway::edge::{Edge as _, EdgeStatus};
 
 /// Loads the programs and attaches them to these interfaces (`None`: all that can carry clients) and this network
@@ -11,7 +12,7 @@ use crate::gateway::edge::{Edge as _, EdgeStatus};
 /// # Errors
 /// As [`KernelEdge::open`].
 pub fn attach(pin: &Path, interfaces: Option<&[String]>) -> Result<EdgeStatus, EdgeError> {
-    let edge = KernelEdge::open(pin)?;
+    let edge = KernelEdge::open_without_splice(pin)?;
     edge.attach_as_it_is()?;
     edge.set_interfaces(interfaces);
     Ok(edge.status())
@@ -21,16 +22,21 @@ pub fn attach(pin: &Path, interfaces: Option<&[String]>) -> Result<EdgeStatus, E
 /// While a daemon holds the pins this is refused, unless `force`.
 ///
 /// # Errors
-/// A daemon holds the pins, or a pin can't be removed.
+/// A daemon holds the pins, or a pin can't be removed. Or one that has given the pins away still has spliced connections;
+/// the rest is taken off then.
 pub fn detach(pin: &Path, force: bool) -> Result<bool, EdgeError> {
     if !pin.exists() {
         return Ok(false);
     }
     let had = pins::edge(pin).exists();
-    match pins::lock(pin) {
-        Ok(_lock) => pins::end(pin)?,
-        Err(EdgeError::Held { .. }) if force => pins::end(pin)?,
+    let splices = if force { Splices::All } else { Splices::OfTheDead };
+    let spared = match pins::lock(pin) {
+        Ok(_lock) => pins::end(pin, splices)?,
+        Err(EdgeError::Held { .. }) if force => pins::end(pin, splices)?,
         Err(e) => return Err(e),
+    };
+    match spared {
+        Some(pin) => Err(EdgeError::Held { holder: pins::holder(&pin), pin }),
+        None => Ok(had),
     }
-    Ok(had)
 }

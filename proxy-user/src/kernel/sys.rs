@@ -1,5 +1,6 @@
 //! The few system calls that aya and libc have no function for: replacing a pinned link's program, asking what a link
-//! is attached to, and detaching it at once. All unsafe code of the kernel side that isn't a map's layout is here.
+//! is attached to, and detaching it at once. All unsafe code of the kernel side that isn't a map's layout, the splice's or a
+//! netlink socket's is here.
 
 use std::ffi::{CString, c_long};
 use std::fs::File;
@@ -73,18 +74,28 @@ struct RawLinkInfo {
     id: u32,
     program_id: u32,
     _hole: u32,
-    /// An XDP link's interface index, or a namespace link's inode; 0 when that is gone.
+    /// An XDP or tcx link's interface index, or a namespace link's inode; 0 when that is gone.
     target: u32,
     _rest: [u32; 27],
 }
 
-/// What a link is attached to: an XDP link's interface index, or a namespace link's inode. `None`: it is gone.
+/// What a link is attached to: an XDP or tcx link's interface index, or a namespace link's inode. `None`: it is gone.
 pub(super) fn link_target(link: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let target = link_info(link)?.target;
+    Ok((target != 0).then_some(target))
+}
+
+fn link_info(link: BorrowedFd<'_>) -> io::Result<RawLinkInfo> {
     let mut info = RawLinkInfo::default();
     let [low, high] = halves(&raw mut info as u64);
     let arguments = [link.as_raw_fd() as u32, size_of::<RawLinkInfo>() as u32, low, high, 0, 0, 0, 0];
     bpf(BPF_OBJ_GET_INFO_BY_FD, &mut Attributes(arguments))?;
-    Ok((info.target != 0).then_some(info.target))
+    Ok(info)
+}
+
+/// Kernel id of a link's program.
+pub(super) fn link_program(link: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(link_info(link)?.program_id)
 }
 
 /// Takes the exclusive lock of an open folder; `false`: somebody else has it. It belongs to the open description, so a

@@ -38,12 +38,12 @@ pub(super) const NAMES: [&str; 12] = [
 /// A layout of `proxy-common`, for aya.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(transparent)]
-struct Raw<T>(T);
+pub(super) struct Raw<T>(pub(super) T);
 
 // SAFETY: `Plain` promises a layout without padding in which every bit pattern is a value.
 unsafe impl<T: Plain> Pod for Raw<T> {}
 
-type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
+pub(super) type Hash<K, V> = HashMap<MapData, Raw<K>, Raw<V>>;
 type Trie<const WORDS: usize> = LpmTrie<MapData, [u32; WORDS], u32>;
 
 /// A list of prefixes, one trie for each family.
@@ -65,7 +65,7 @@ pub(super) struct Tables {
     socket_counts: Array<MapData, Raw<SocketCount>>,
 }
 
-fn failed(table: &'static str, room: u32) -> impl Fn(MapError) -> EdgeError {
+pub(super) fn failed(table: &'static str, room: u32) -> impl Fn(MapError) -> EdgeError {
     move |source| EdgeError::Table { table, room, source }
 }
 
@@ -215,12 +215,15 @@ fn named(counts: &[u64; 8]) -> EdgeCounters {
     }
 }
 
-fn enough(table: &'static str, room: u32, wanted: usize, remedy: &'static str) -> Result<(), EdgeError> {
+pub(super) fn enough(table: &'static str, room: u32, wanted: usize, remedy: &'static str) -> Result<(), EdgeError> {
     if wanted > room as usize { Err(EdgeError::NoRoom { table, room, wanted, remedy }) } else { Ok(()) }
 }
 
 /// Makes the map hold exactly `wanted`: first what is new or changed, then what goes.
-fn replace<K: Plain + Ord, V: Plain + PartialEq>(map: &mut Hash<K, V>, wanted: BTreeMap<K, V>) -> Result<(), MapError> {
+pub(super) fn replace<K: Plain + Ord, V: Plain + PartialEq>(
+    map: &mut Hash<K, V>,
+    wanted: BTreeMap<K, V>,
+) -> Result<(), MapError> {
     let there: BTreeMap<Raw<K>, Raw<V>> = map.iter().collect::<Result<_, _>>()?;
     for (&key, &value) in &wanted {
         if there.get(&Raw(key)).is_none_or(|Raw(old)| *old != value) {

@@ -50,6 +50,7 @@ fn busy() -> Metrics {
     orders.requests.count(0);
     orders.requests.count(1);
     orders.requests.count(20_000);
+    orders.not_spliced.count("loopback");
     orders.dial_seconds.observe(0.003);
     orders.broker_read_pauses.inc_by(7);
     let counts = Counts { in_rack_bytes: 7, redirects: 1, ..Counts::default() };

@@ -18,7 +18,7 @@ const WINDOW_SCALE: u8 = 4;
 const ECN: u8 = 8;
 
 /// `tcpi_state` of an established connection (TCP_ESTABLISHED).
-const ESTABLISHED: u8 = 1;
+pub const ESTABLISHED: u8 = 1;
 
 /// Round trips of both legs together must stay below this: the client's retransmission timer was learnt on the short leg.
 pub const LONGEST_ROUND_TRIP: Duration = Duration::from_millis(100);

@@ -121,7 +121,8 @@ pub unsafe trait Keeper: Send + Sync {
     fn recall(&self, index: u32, generation: u32, side: Side) -> Recalled;
 
     /// What the sockets say now: whether nothing came in past the programs while the session began. Asked once, before
-    /// the first arm.
+    /// the first arm, when every role was seen ([`Session::is_seen`]): from here on the sockets take only what has come by
+    /// the programs, from their interfaces. `false`: the connections are as usable as before, and the session is dropped.
     fn is_whole(&self, index: u32, client: BorrowedFd<'_>, broker: BorrowedFd<'_>) -> bool;
 
     /// The daemon needs the session no more; its sockets are closed or will be at once.

@@ -69,7 +69,7 @@ fn a_wrong_command_line_exits_with_2_and_says_what_is_wrong() {
 #[test]
 fn commands_of_later_parts_are_refused_with_1_and_are_not_in_the_help() {
     let help = stdout(&turnout(&["--help"]));
-    for name in ["top", "branch", "verify"] {
+    for name in ["branch", "verify"] {
         let output = turnout(&[name, "list", "--anything", "-x"]);
         assert_eq!((code(&output), stderr(&output)), (1, format!("turnout: {name}: not built yet\n")));
         assert!(!help.lines().any(|l| l.trim_start().starts_with(&format!("{name} "))), "{help}");
@@ -116,6 +116,8 @@ fn no_daemon_is_an_error_that_names_the_socket() {
         &["racks"],
         &["racks", "why", "--client", "10.0.0.1"],
         &["admission", "top"],
+        &["top"],
+        &["top", "--once"],
     ] {
         let output = turnout(&[args, &["--socket", "/nonexistent/t.sock"]].concat());
         assert_eq!(code(&output), 1, "{args:?}");
@@ -249,6 +251,26 @@ async fn admission_is_listed_and_its_refused_sources_are_shown_once_or_live() {
     daemon.server.stop().await;
     let live = live.await.expect("ran");
     assert!(stdout(&live).matches("SOURCE").count() >= 2 && code(&live) == 1, "{}", stdout(&live));
+}
+
+#[tokio::test]
+async fn what_passes_is_shown_once_or_live() {
+    let daemon = Daemon::start();
+    daemon.fake.connections.store(7, Ordering::Relaxed);
+    let once = stdout(&asking(&daemon.socket(), &["top", "--once"]).await);
+    assert!(once.starts_with("VIRTUAL CLUSTER") && once.ends_with("nothing passes\n"), "{once}");
+    assert!(once.lines().any(|l| l.starts_with("payments")), "{once}");
+    let json = asking(&daemon.socket(), &["top", "--format", "json"]).await;
+    let picture: serde_json::Value = serde_json::from_slice(&json.stdout).expect("a picture");
+    assert_eq!(picture["virtual_clusters"]["orders"]["from_clients"]["kernel"], 0, "{picture}");
+
+    let socket = daemon.socket();
+    let live = tokio::spawn(async move { asking(&socket, &["top"]).await });
+    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    assert!(!live.is_finished());
+    daemon.server.stop().await;
+    let live = live.await.expect("ran");
+    assert!(stdout(&live).matches("VIRTUAL CLUSTER").count() >= 2 && code(&live) == 1, "{}", stdout(&live));
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use super::broker::{self, Broker};
 use super::security::{self, Certificates, Listener, User};
 use super::storage::{self, Format};
 use super::{Addresses, Cluster};
-use crate::netns::World;
+use crate::netns::{World, around};
 use crate::ports;
 use crate::rundir::RunDir;
 
@@ -200,12 +200,19 @@ impl ClusterBuilder {
                     dir: broker_dir,
                     heap_mb: self.heap_mb,
                     artifacts: artifacts.clone(),
-                    place: self.world.clone().map(|world| (world, index)),
+                    place: self.place(index),
                     process: Mutex::new(None),
                 },
             );
         }
         Ok(Cluster { brokers, cluster_id, artifacts, users: self.format.users, certificates, dir })
+    }
+
+    /// The host of the broker at `index`, if it has one.
+    fn place(&self, index: usize) -> Option<(Arc<World>, usize)> {
+        let own = self.world.clone().map(|world| (world, index));
+        // The world around a suite has one host for all.
+        own.or_else(|| Some((Arc::clone(around()?), 0)))
     }
 
     /// Addresses of the client listeners, and of the controller, of the broker at `index`.
@@ -217,7 +224,8 @@ impl ClusterBuilder {
             let addresses = wanted.map(|(listener, port)| (listener, SocketAddr::new(host, port))).collect();
             return Ok((addresses, SocketAddr::new(host, NAMESPACE_CONTROLLER_PORT)));
         }
-        let local = |port: u16| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+        let host = around().map_or(Ipv4Addr::LOCALHOST, |world| world.brokers()[0].v4);
+        let local = |port: u16| SocketAddr::new(IpAddr::V4(host), port);
         let addresses = self.listeners.iter().map(|listener| Ok((*listener, local(ports::one()?))));
         Ok((addresses.collect::<Result<_>>()?, local(ports::one()?)))
     }

@@ -183,6 +183,10 @@ impl Cluster {
     fn link(&self, node_id: i32) -> Result<(&World, Link)> {
         let place = self.broker(node_id)?.place.as_ref();
         let (world, index) = place.context("a loopback cluster has no links to cut; start it in a World")?;
+        anyhow::ensure!(
+            !world.is_adopted(),
+            "the brokers of this cluster share a host; start it in a World of its own"
+        );
         Ok((world, Link::Broker(*index)))
     }
 }

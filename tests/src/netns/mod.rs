@@ -10,6 +10,7 @@
 //! case of a comparison), and brokers reach each other without it. Each `──` is a link that can be cut, or a packet
 //! relay that spoils what passes.
 
+mod around;
 mod world;
 
 use std::fs::File;
@@ -25,16 +26,18 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::process;
 
+pub use around::{ADOPT, TALLY, around};
 pub use world::{Host, Link, World, WorldBuilder};
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 static SWEEP: Once = Once::new();
 const PREFIX: &str = "turnout-";
 
-/// A network namespace of its own name, deleted on drop.
+/// A network namespace of its own name, deleted on drop by the process that made it.
 #[derive(Debug)]
 pub struct Netns {
     name: String,
+    is_ours: bool,
 }
 
 /// An open namespace: entering it needs no path lookup, so it may be done between fork and exec.
@@ -67,13 +70,19 @@ impl Netns {
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{number}-{role}", std::process::id());
         ip(&["netns", "add", &name])?;
-        let netns = Self { name };
+        let netns = Self { name, is_ours: true };
         netns.ip(&["link", "set", "lo", "up"])?;
         netns.run(|| {
             std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
             std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")
         })??;
         Ok(netns)
+    }
+
+    /// One that another process has made and will delete.
+    #[must_use]
+    pub(super) fn adopt(name: &str) -> Self {
+        Self { name: name.to_owned(), is_ours: false }
     }
 
     /// Its name, for `ip netns exec`.
@@ -121,6 +130,9 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
+        if !self.is_ours {
+            return;
+        }
         if let Err(error) = ip(&["netns", "del", &self.name]) {
             eprintln!("deleting {}: {error:#}", self.name);
         }

@@ -116,6 +116,41 @@ impl World {
         WorldBuilder { clients: 1, brokers: 3, relays: BTreeMap::new() }
     }
 
+    /// Names of its namespaces, for [`Self::adopt`]. For worlds of one client host and one broker host.
+    #[must_use]
+    pub fn names(&self) -> String {
+        let hosts = self.clients.iter().chain([&self.gateway]).chain(&self.brokers);
+        let names: Vec<_> = hosts.map(|host| &host.netns).chain([&self.fabric]).map(Netns::name).collect();
+        names.join(",")
+    }
+
+    /// Whether it is another process's ([`super::around()`]).
+    #[must_use]
+    pub fn is_adopted(&self) -> bool {
+        !self.fabric.is_ours
+    }
+
+    /// A world of one client host and one broker host that another process keeps.
+    ///
+    /// # Panics
+    /// The names aren't those of [`Self::names`].
+    pub(super) fn adopt(names: &str) -> Self {
+        let names: Vec<_> = names.split(',').collect();
+        let [client, gateway, broker, fabric] = names.as_slice() else { panic!("four namespaces, not {names:?}") };
+        let host = |name: &str, net: u8| Host {
+            netns: Netns::adopt(name),
+            v4: Ipv4Addr::new(10, net, 0, 2),
+            v6: Ipv6Addr::new(0xfd00, u16::from(net), 0, 0, 0, 0, 0, 2),
+        };
+        Self {
+            relays: BTreeMap::new(),
+            clients: vec![host(client, 90)],
+            gateway: host(gateway, 91),
+            brokers: vec![host(broker, 92)],
+            fabric: Netns::adopt(fabric),
+        }
+    }
+
     /// A client host.
     #[must_use]
     pub fn client(&self, index: usize) -> &Host {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use super::pins::PinFolder;
 use super::{CLUSTER, Gateway, Ports, VIRTUAL_CLUSTER, binary, log_path};
-use crate::netns::World;
+use crate::netns::{World, around};
 use crate::ports;
 use crate::process::Process;
 use crate::rundir::RunDir;
@@ -158,7 +158,11 @@ impl GatewayBuilder {
     ///
     /// # Errors
     /// There is no binary, or it does not become ready; the error carries the end of its log.
-    pub fn start(self) -> Result<Gateway> {
+    pub fn start(mut self) -> Result<Gateway> {
+        // Brokers of the test's own process are on its own loopback, and so is their gateway.
+        if self.world.is_none() && !self.bootstrap.contains("127.0.0.1") {
+            self.world = around().cloned();
+        }
         let binary = self.binary.clone().map_or_else(binary, Ok)?;
         let dir = RunDir::create("turnout")?;
         let ports = self.ports()?;
@@ -181,6 +185,7 @@ impl GatewayBuilder {
         let Self { broker_count, first_node_id, .. } = *self;
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
         Ok(match &self.world {
+            Some(world) if world.is_adopted() => self.free_ports(world.gateway_seen_by(0).into())?,
             Some(world) => Ports {
                 host: world.gateway_seen_by(0).into(),
                 bootstrap: WORLD_BOOTSTRAP_PORT,
@@ -189,17 +194,21 @@ impl GatewayBuilder {
                 first_node_id,
                 admin: SocketAddr::new(local, WORLD_ADMIN_PORT),
             },
-            None => {
-                let first = ports::block(broker_count + 2).context("ports for a gateway")?;
-                Ports {
-                    host: local,
-                    bootstrap: first,
-                    first_broker: first + 2,
-                    broker_count,
-                    first_node_id,
-                    admin: SocketAddr::new(local, first + 1),
-                }
-            }
+            None => self.free_ports(local)?,
+        })
+    }
+
+    /// Where other gateways run on the same host.
+    fn free_ports(&self, host: IpAddr) -> Result<Ports> {
+        let Self { broker_count, first_node_id, .. } = *self;
+        let first = ports::block(broker_count + 2).context("ports for a gateway")?;
+        Ok(Ports {
+            host,
+            bootstrap: first,
+            first_broker: first + 2,
+            broker_count,
+            first_node_id,
+            admin: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), first + 1),
         })
     }
 

@@ -70,6 +70,13 @@ pub(crate) fn refused(counters: &BTreeMap<Slot, EdgeCounters>, slot: u16, reason
     counters.get(&Slot(slot)).and_then(|c| c.refused.get(&reason)).copied().unwrap_or(0)
 }
 
+/// Names of what is in the pin folder, but for the splices of processes.
+pub(crate) fn besides_splices(pin: &PinFolder) -> Vec<String> {
+    let entries = fs::read_dir(pin.path()).expect("the folder is there");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+    names.filter(|name| !name.starts_with("splice-")).collect()
+}
+
 /// Kernel ids of everything pinned in a folder, with the file's name; they are asked while it is there.
 pub(crate) fn pinned_objects(folder: &Path) -> Vec<(String, Kind, u32)> {
     let mut found = Vec::new();

@@ -68,10 +68,10 @@ pub(crate) fn main(Args { full, suite, lint }: &Args) -> Result<()> {
     for name in suite::names()? {
         if suite.as_ref().is_none_or(|part| name.contains(part.as_str())) {
             report.add(suite::run(&name, &tier, Edge::AsWritten)?);
-            if with_kernel(&name, *full) {
+            for edge in with_kernel(&name, *full) {
                 report.add(match can_load_programs() {
-                    true => suite::run(&name, &tier, Edge::Kernel)?,
-                    false => Row::skipped(&format!("{name}, steered"), "needs root and the kernel programs"),
+                    true => suite::run(&name, &tier, *edge)?,
+                    false => Row::skipped(&edge.heading(&name), "needs root and the kernel programs"),
                 });
             }
         }
@@ -91,13 +91,31 @@ pub(crate) fn main(Args { full, suite, lint }: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Whether a suite of the mainline runs once more with the kernel's programs in front of its gateways: what clients see
-/// must be the same.
-fn with_kernel(suite: &str, full: bool) -> bool {
-    // Theirs say for themselves, or start no gateway.
-    const OTHERS: [&str; 6] = ["edge_kernel", "e2e_edge", "e2e_splice", "e2e_upgrade", "harness", "splice_kernel"];
-    const CI: [&str; 3] = ["cases", "e2e_clients", "e2e_sasl"];
-    if full { !OTHERS.contains(&suite) } else { CI.contains(&suite) }
+/// How a suite of the mainline runs once more with the kernel's programs in front of its gateways: what clients see must
+/// be the same.
+fn with_kernel(suite: &str, full: bool) -> &'static [Edge] {
+    const MAINLINE: [&str; 8] = [
+        "e2e_admin",
+        "e2e_clients",
+        "e2e_faults",
+        "e2e_racks",
+        "e2e_sasl",
+        "e2e_topology",
+        "e2e_versions",
+        "equivalence",
+    ];
+    match suite {
+        // Theirs say for themselves, or start no gateway.
+        "edge_kernel" | "e2e_edge" | "e2e_splice" | "e2e_upgrade" | "harness" | "splice_kernel"
+        | "e2e_branch_writer" => &[],
+        // Spliced means steered as well.
+        "e2e_clients" if !full => &[Edge::Spliced],
+        "e2e_sasl" if !full => &[Edge::Kernel],
+        "cases" => &[Edge::Kernel],
+        _ if !full => &[],
+        mainline if MAINLINE.contains(&mainline) => &[Edge::Kernel, Edge::Spliced],
+        _ => &[Edge::Kernel],
+    }
 }
 
 /// Root, in a tree where the kernel programs were built.

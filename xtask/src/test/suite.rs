@@ -70,21 +70,39 @@ pub(crate) enum Edge {
     AsWritten,
     /// Steered and admitted by kernel programs.
     Kernel,
+    /// The same on hosts of their own, so that connections are spliced.
+    Spliced,
 }
+
+impl Edge {
+    /// The suite, in the table at the end.
+    pub(crate) fn heading(self, name: &str) -> String {
+        match self {
+            Self::AsWritten => name.to_owned(),
+            Self::Kernel => format!("{name}, steered"),
+            Self::Spliced => format!("{name}, spliced"),
+        }
+    }
+}
+
+/// The program that makes hosts for a suite.
+const WORLD: &str = "in-world";
 
 /// Runs one suite, its tests one after the other: each may start a cluster.
 pub(crate) fn run(name: &str, tier: &Tier, edge: Edge) -> Result<Row> {
     let started = Instant::now();
-    let heading = match edge {
-        Edge::AsWritten => name.to_owned(),
-        Edge::Kernel => format!("{name}, steered"),
-    };
+    let heading = edge.heading(name);
     let row = match build(name) {
-        Ok(binary) => {
-            let run = crate::command::run(&binary).args(["--test-threads", "1"]).dir(workspace::root().join("tests"));
+        Ok(suite) => {
+            let run = match edge {
+                Edge::Spliced => crate::command::run(beside(&suite, WORLD)).arg(&suite),
+                Edge::AsWritten | Edge::Kernel => crate::command::run(&suite),
+            };
+            let run = run.args(["--test-threads", "1"]);
+            let run = run.dir(workspace::root().join("tests"));
             let run = match edge {
                 Edge::AsWritten => run,
-                Edge::Kernel => run.env("TURNOUT_FAST_PATH", "required"),
+                Edge::Kernel | Edge::Spliced => run.env("TURNOUT_FAST_PATH", "required"),
             };
             read(&heading, with_environment(run, tier.name).into_command(), Some(tier.patience))?
         }
@@ -113,6 +131,12 @@ fn build(name: &str) -> Result<PathBuf> {
     }
     anyhow::ensure!(child.wait()?.success(), "it does not compile");
     binary.context("cargo names no test binary")
+}
+
+/// A program of the same package as a suite: cargo builds those for its tests.
+fn beside(suite: &Path, program: &str) -> PathBuf {
+    let folder = suite.parent().and_then(Path::parent).unwrap_or(suite);
+    folder.join(program)
 }
 
 /// The path in `  Executable tests/x.rs (target/debug/deps/x-0123)`.

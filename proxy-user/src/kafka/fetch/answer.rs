@@ -364,7 +364,7 @@ impl AnswerPatcher {
         let length = self.length(&mut r)?;
         let records_at = r.at();
         let records = u64::from(length.unwrap_or(0));
-        if records > self.left {
+        if records_at as u64 + records > self.left {
             return r.fail("records longer than the frame");
         }
         let diverges = records == 0 && self.diverges(bytes, &mut r)?;

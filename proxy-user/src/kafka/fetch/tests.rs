@@ -386,3 +386,21 @@ fn only_what_waits_for_the_size_is_held() {
     assert!(most < 300, "4 MiB of records are dropped as they come: {most} bytes were held");
     assert!(out.len() < 300);
 }
+
+#[test]
+fn records_that_go_beyond_their_frame_are_refused() {
+    let partition = answer::PartitionData::default()
+        .with_preferred_read_replica(BrokerId(-1))
+        .with_records(Some(Bytes::from(vec![b'r'; 100])));
+    let topic = answer::FetchableTopicResponse::default().with_topic(TopicName(text("t"))).with_partitions(vec![partition]);
+    for version in 11..=12 {
+        let body = testing::answer(ApiKey::FETCH, version, &Answer::default().with_responses(vec![topic.clone()]));
+        for missing in 1..=100 {
+            let body = &body[..body.len() - missing];
+            // The bound is passed at the records, where their size is taken off that of the frame.
+            let mut patcher = AnswerPatcher::new(ApiVersion(version), body.len() as u64, true, 0);
+            let mut script = Script { wanted: |_: &Partition<'_>| Some(9), asked: Vec::new(), ends: false };
+            assert!(patched(&mut patcher, body, true, &[7], &mut script).is_err(), "v{version}, {missing} missing");
+        }
+    }
+}
