@@ -40,7 +40,8 @@ fn stalls(stage: &Stage, load: Load, hold: impl Fn(&crate::client::Running, bool
     let went_on = wait::until("answers after the stall", SOON, || {
         ensure!(running.seen.answers() > after + 100, "{} answers", running.seen.answers() - after);
         Ok(())
-    });
+    })
+    .with_context(|| stage.now());
     let outcomes = stage.outcomes(running.stop()?)?;
     went_on?;
     all_orderly(&outcomes)?;
