@@ -31,7 +31,7 @@ fn ended(running: &Running, count: usize) -> Result<()> {
 }
 
 /// Answers go on coming.
-fn goes_on(running: &Running, patience: Duration) -> Result<()> {
+pub(crate) fn goes_on(running: &Running, patience: Duration) -> Result<()> {
     let before = running.seen.answers();
     wait::until("more answers", patience, || {
         ensure!(running.seen.answers() > before + 50, "{} answers", running.seen.answers() - before);

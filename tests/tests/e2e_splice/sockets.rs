@@ -9,13 +9,15 @@ use anyhow::{Context, Result, bail, ensure};
 use harness::wait;
 use socket2::SockRef;
 
-use crate::client::{End, Load, Outcome, all_orderly};
+use crate::client::{End, Load, Outcome, PATIENCE, Running, all_orderly};
 use crate::in_both_modes;
 use crate::stage::{Mode, SOON, Setup, Stage, TOLD};
 
 in_both_modes! {
-    a_client_that_stops_reading_and_goes_on => a_client_that_stops_reading_and_goes_on;
-    a_broker_that_stops_reading_and_goes_on => a_broker_that_stops_reading_and_goes_on;
+    a_client_that_stops_reading_and_goes_on => |mode| a_client_stops_reading(mode, WARM);
+    a_broker_that_stops_reading_and_goes_on => |mode| a_broker_stops_reading(mode, WARM);
+    a_new_client_that_stops_reading_and_goes_on => |mode| a_client_stops_reading(mode, 0);
+    a_new_broker_that_stops_reading_and_goes_on => |mode| a_broker_stops_reading(mode, 0);
     a_tiny_receive_buffer => a_tiny_receive_buffer;
     a_broker_that_ends_its_side => a_broker_that_ends_its_side;
     a_reset_by_the_broker => a_reset_by_the_broker;
@@ -23,13 +25,20 @@ in_both_modes! {
 }
 
 const STALL: Duration = Duration::from_secs(3);
+/// So many bytes later nothing is left of the windows that the gateway's own sockets announced at first.
+const WARM: u64 = 50_000_000;
 /// Long enough that windows fill.
 const LARGE: Load = Load { connections: 4, depth: 16, largest: 400_000, ..Load::USUAL };
 
-/// Stops somebody in mid-stream until windows are zero, and lets him go on.
-fn stalls(stage: &Stage, load: Load, hold: impl Fn(&crate::client::Running, bool)) -> Result<()> {
-    let running = stage.load_to(&[1, 2, 1, 2], load, Some(65_536))?;
-    stage.wait_spliced(load.connections)?;
+/// Stops somebody in mid-stream, after so many bytes, until windows are zero, and lets him go on.
+fn stalls(stage: &Stage, after: u64, hold: impl Fn(&Running, bool)) -> Result<()> {
+    let running = stage.load_to(&[1, 2, 1, 2], LARGE, Some(65_536))?;
+    stage.wait_spliced(LARGE.connections)?;
+    wait::until("many bytes", PATIENCE, || {
+        let bytes = running.seen.bytes.load(Ordering::Relaxed);
+        ensure!(bytes >= after || running.ended() > 0, "{bytes} of {after}");
+        Ok(())
+    })?;
     hold(&running, true);
     thread::sleep(STALL / 2);
     let before = running.seen.answers();
@@ -49,12 +58,12 @@ fn stalls(stage: &Stage, load: Load, hold: impl Fn(&crate::client::Running, bool
     Ok(())
 }
 
-fn a_client_that_stops_reading_and_goes_on(mode: Mode) -> Result<()> {
-    Setup::new(mode).run(|stage| stalls(stage, LARGE, |running, on| running.control.hold.store(on, Ordering::Relaxed)))
+fn a_client_stops_reading(mode: Mode, after: u64) -> Result<()> {
+    Setup::new(mode).run(|stage| stalls(stage, after, |running, on| running.control.hold.store(on, Ordering::Relaxed)))
 }
 
-fn a_broker_that_stops_reading_and_goes_on(mode: Mode) -> Result<()> {
-    Setup::new(mode).run(|stage| stalls(stage, LARGE, |_, on| stage.brokers.iter().for_each(|broker| broker.pause(on))))
+fn a_broker_stops_reading(mode: Mode, after: u64) -> Result<()> {
+    Setup::new(mode).run(|stage| stalls(stage, after, |_, on| stage.brokers.iter().for_each(|broker| broker.pause(on))))
 }
 
 fn a_tiny_receive_buffer(mode: Mode) -> Result<()> {
@@ -132,7 +141,7 @@ fn a_reset_by_the_client(mode: Mode) -> Result<()> {
             let ours = stream.try_clone()?;
             let connection = (number, stream, stage.told());
             let load = Load { depth: 16, daemons: 0, ..Load::USUAL };
-            let running = crate::client::Running::start(vec![connection], load, stage.seed)?;
+            let running = Running::start(vec![connection], load, stage.seed)?;
             stage.wait_spliced(1)?;
             thread::sleep(Duration::from_millis(300));
             let at = Instant::now();
