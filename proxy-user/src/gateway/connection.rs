@@ -301,6 +301,7 @@ impl Connection {
         };
         self.gauges.set(level, &self.record);
         self.record.set_requests(self.session.begun());
+        self.session.indexes().into_iter().for_each(|indexes| self.record.set_indexes(indexes));
     }
 
     /// One go at each socket. Whether anything moved; if not, whoever can move something next will wake this task.

@@ -248,9 +248,23 @@ impl EdgeControl {
                 self.loss.notify_one();
             } else {
                 self.steering.upkeep();
+                self.end_torn();
             }
         }
         self.cover();
+    }
+
+    /// Ends spliced connections whose interface went, or whose packets another program may have before ours.
+    fn end_torn(&self) {
+        for shared in self.steering.virtual_clusters() {
+            let ended = shared.registry.end_torn();
+            if ended > 0 {
+                warn!(
+                    virtual_cluster = shared.name,
+                    "{ended} spliced connections end: the programs don't stand on their interfaces any more as they should"
+                );
+            }
+        }
     }
 
     /// Waits until somebody else has taken the programs off.

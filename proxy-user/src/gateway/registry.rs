@@ -27,6 +27,7 @@ pub(crate) struct ConnectionRecord {
     requests: AtomicU64,
     request_bytes: AtomicU64,
     answer_bytes: AtomicU64,
+    indexes: AtomicU64,
     words: Mutex<Words>,
     splice: Mutex<SpliceRecord>,
     denied: tokio::sync::Notify,
@@ -68,6 +69,11 @@ impl ConnectionRecord {
 
     pub(crate) fn set_requests(&self, n: u64) {
         self.requests.store(n, Relaxed);
+    }
+
+    /// While spliced: indexes of the next request and the next answer, as far as the daemon knows.
+    pub(crate) fn set_indexes(&self, (request, answer): (u32, u32)) {
+        self.indexes.store(u64::from(request) << 32 | u64::from(answer), Relaxed);
     }
 
     pub(crate) fn count_request_bytes(&self, n: u64) {
@@ -142,8 +148,25 @@ impl ConnectionRecord {
         }
     }
 
+    /// Requests so far and in flight, those that the kernel passed on since the daemon looked last among them.
+    fn requests(&self) -> (u64, u32) {
+        let (requests, in_flight) = (self.requests.load(Relaxed), self.in_flight.load(Relaxed));
+        let Some(session) = lock(&self.splice).session.as_ref().and_then(Weak::upgrade) else {
+            return (requests, in_flight);
+        };
+        let indexes = self.indexes.load(Relaxed);
+        let ahead = |known: u32, side| {
+            let more = session.turn(side).frames.wrapping_sub(known);
+            // What the kernel says of a direction that is the daemon's is old.
+            if more <= u32::MAX / 2 { more } else { 0 }
+        };
+        let (asked, told) = (ahead((indexes >> 32) as u32, Side::Client), ahead(indexes as u32, Side::Broker));
+        (requests + u64::from(asked), (in_flight + asked).saturating_sub(told))
+    }
+
     fn status(&self, virtual_cluster: &str) -> ConnectionStatus {
         let (path, splice) = self.path();
+        let (requests, in_flight) = self.requests();
         let words = lock(&self.words);
         ConnectionStatus {
             id: self.id,
@@ -154,8 +177,8 @@ impl ConnectionRecord {
             client_id: words.client_id.clone(),
             software: words.software.clone(),
             age_seconds: self.since.elapsed().as_secs(),
-            in_flight: self.in_flight.load(Relaxed),
-            requests: self.requests.load(Relaxed),
+            in_flight,
+            requests,
             request_bytes: self.request_bytes.load(Relaxed),
             answer_bytes: self.answer_bytes.load(Relaxed),
             path,
@@ -249,6 +272,7 @@ impl Registry {
             requests: AtomicU64::new(0),
             request_bytes: AtomicU64::new(0),
             answer_bytes: AtomicU64::new(0),
+            indexes: AtomicU64::new(0),
             words: Mutex::default(),
             splice: Mutex::default(),
             denied: tokio::sync::Notify::new(),
@@ -284,6 +308,16 @@ impl Registry {
             lock(&record.splice).session.as_ref().is_some_and(|session| session.strong_count() > 0)
         };
         records.iter().filter(is_spliced).map(|record| record.torn.notify_one()).count()
+    }
+
+    /// Ends those whose packets the programs can't keep in step any more; how many.
+    pub(crate) fn end_torn(&self) -> usize {
+        let records: Vec<_> = lock(&self.inner).records.values().filter_map(Weak::upgrade).collect();
+        let is_torn = |record: &&Arc<ConnectionRecord>| {
+            let session = lock(&record.splice).session.as_ref().and_then(Weak::upgrade);
+            session.is_some_and(|session| !session.stands())
+        };
+        records.iter().filter(is_torn).map(|record| record.torn.notify_one()).count()
     }
 
     /// Every connection, oldest first.

@@ -991,6 +991,11 @@ impl Session {
         self.splice = Some(Indexes { request: self.pending.len() as u32, answer: 0, answers_away: false });
     }
 
+    /// While spliced: indexes of the next request that gets an answer, and of the next answer.
+    pub(crate) fn indexes(&self) -> Option<(u32, u32)> {
+        self.splice.map(|at| (at.request, at.answer))
+    }
+
     /// The kernel has passed requests on, up to the one with this index.
     pub(crate) fn requests_passed(&mut self, next: u32) {
         let Some(at) = &mut self.splice else { return };

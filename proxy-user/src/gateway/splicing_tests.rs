@@ -26,6 +26,7 @@ const PLACES: [Place; 2] = [Place { reads: 1000, writes: 2000 }, Place { reads: 
 struct Kernel {
     slot: Mutex<Box<Slot>>,
     is_whole: AtomicBool,
+    stands: AtomicBool,
     ended: AtomicU32,
     refuses: Mutex<Option<Obstacle>>,
 }
@@ -45,6 +46,10 @@ unsafe impl Keeper for Kernel {
         self.is_whole.load(Relaxed)
     }
 
+    fn stands(&self, _: u32) -> bool {
+        self.stands.load(Relaxed)
+    }
+
     fn end(&self, _: u32, _: u32) {
         self.ended.fetch_add(1, Relaxed);
     }
@@ -55,6 +60,7 @@ impl Kernel {
         Arc::new(Self {
             slot: Mutex::new(Box::default()),
             is_whole: AtomicBool::new(true),
+            stands: AtomicBool::new(true),
             ended: AtomicU32::new(0),
             refuses: Mutex::default(),
         })
@@ -322,6 +328,16 @@ async fn what_can_pass_is_tried_again_and_what_was_agreed_on_is_not() {
         let counted = world.metrics.virtual_cluster("orders").not_spliced.snapshot();
         assert_eq!(counted.get(obstacle.label()), Some(&1));
     }
+}
+
+#[tokio::test]
+async fn a_session_needs_the_programs_once_the_kernel_has_forwarded() {
+    let mut world = World::spliced().await;
+    world.kernel.stands.store(false, Relaxed);
+    world.arm();
+    assert!(world.splicing.session().is_some_and(|session| session.stands()), "nothing is translated yet");
+    world.kernel.forwards(Side::Client, 500, 1, 0);
+    assert!(world.splicing.session().is_some_and(|session| !session.stands()));
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ use super::edge::{Edge, EdgeCounters, PortTable, Slot};
 use super::gate::Gate;
 use super::listeners;
 use super::routes::{Board, Claim, Owner, Routes};
-use super::shared::Phase;
+use super::shared::{Phase, Shared};
 use super::slots::SlotBook;
 use super::splicing::Access;
 
@@ -122,6 +122,17 @@ impl Steering {
     /// The route of a connection with this local address.
     pub(crate) fn route(&self, local: SocketAddr) -> Option<Route> {
         self.routes.load().find(local).cloned()
+    }
+
+    /// The virtual clusters that connections are led to.
+    pub(crate) fn virtual_clusters(&self) -> Vec<Arc<Shared>> {
+        let mut all: Vec<Arc<Shared>> = Vec::new();
+        for route in self.routes.load().all() {
+            if !all.iter().any(|known| Arc::ptr_eq(known, &route.shared)) {
+                all.push(Arc::clone(&route.shared));
+            }
+        }
+        all
     }
 
     /// A name to claim ports by.

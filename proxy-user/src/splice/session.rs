@@ -125,6 +125,10 @@ pub unsafe trait Keeper: Send + Sync {
     /// the programs, from their interfaces. `false`: the connections are as usable as before, and the session is dropped.
     fn is_whole(&self, index: u32, client: BorrowedFd<'_>, broker: BorrowedFd<'_>) -> bool;
 
+    /// Whether the programs still stand where the session's packets come and go. Where they don't, nobody keeps its two
+    /// connections in step, and both have to be reset.
+    fn stands(&self, index: u32) -> bool;
+
     /// The daemon needs the session no more; its sockets are closed or will be at once.
     fn end(&self, index: u32, generation: u32);
 }
@@ -240,6 +244,13 @@ impl Session {
                 false
             }
         })
+    }
+
+    /// See [`Keeper::stands`]. A session that the kernel has never forwarded on needs nobody.
+    #[must_use]
+    pub fn stands(&self) -> bool {
+        let is_untouched = [Side::Client, Side::Broker].into_iter().all(|side| self.turn(side).epoch == 0);
+        is_untouched || self.keeper.stands(self.index)
     }
 
     /// See [`Keeper::is_whole`].

@@ -392,7 +392,8 @@ fn records_that_go_beyond_their_frame_are_refused() {
     let partition = answer::PartitionData::default()
         .with_preferred_read_replica(BrokerId(-1))
         .with_records(Some(Bytes::from(vec![b'r'; 100])));
-    let topic = answer::FetchableTopicResponse::default().with_topic(TopicName(text("t"))).with_partitions(vec![partition]);
+    let topic =
+        answer::FetchableTopicResponse::default().with_topic(TopicName(text("t"))).with_partitions(vec![partition]);
     for version in 11..=12 {
         let body = testing::answer(ApiKey::FETCH, version, &Answer::default().with_responses(vec![topic.clone()]));
         for missing in 1..=100 {

@@ -40,11 +40,14 @@ use crate::splice::session::Splicer;
 /// How long the last packets of sockets that were just closed are waited for.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// How often what stays behind looks whether it is still needed.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// The splice of this process.
 pub(super) struct Splice {
     pin: PathBuf,
     ebpf: Ebpf,
-    set: Set,
+    set: Arc<Set>,
     chain: Chain,
     shared: Arc<Shared>,
     dead: Dead,
@@ -56,7 +59,7 @@ impl Splice {
         let object = object::splice_object().ok_or(EdgeError::NotBuilt)?;
         let Loaded { ebpf, tables, memory, recall, stamped, ids } = programs::load(object)?;
         let shared = Arc::new(Shared::new(memory, [recall, stamped], tables)?);
-        let set = Set::make(pin)?;
+        let set = Arc::new(Set::make(pin)?);
         Ok(Self { pin: pin.to_owned(), ebpf, set, chain: Chain::new(ids), shared, dead: Dead::default() })
     }
 
@@ -137,12 +140,34 @@ impl Splice {
 }
 
 impl Drop for Splice {
+    /// With flows left, the sockets that they are of have something to send yet, or may: it stays for them, in the hands of
+    /// a thread of its own.
     fn drop(&mut self) {
-        // With flows left, the sockets that they are of may have something to send yet.
-        if self.shared.usage().is_idle
-            && let Err(error) = self.set.remove()
-        {
-            tracing::warn!("the splice could not be taken off: {error}");
+        if self.shared.usage().is_idle {
+            return take_off(&self.set, &self.pin);
         }
+        let (set, shared, pin) = (Arc::clone(&self.set), Arc::clone(&self.shared), self.pin.clone());
+        let stay = move || {
+            while !shared.usage().is_idle {
+                thread::sleep(LOOK);
+                shared.expire(Instant::now());
+            }
+            take_off(&set, &pin);
+        };
+        if let Err(error) = thread::Builder::new().name("splice-stays".into()).spawn(stay) {
+            tracing::warn!("the splice of connections that go on is left to `turnout detach`: {error}");
+        }
+    }
+}
+
+/// Removes a set, and the pin folder where that leaves it empty.
+fn take_off(set: &Set, pin: &Path) {
+    if !set.is_there() {
+        return;
+    }
+    match set.remove() {
+        // Refused where an edge is in it, or another set, or where the folder isn't this user's to remove.
+        Ok(()) => drop(std::fs::remove_dir(pin)),
+        Err(error) => tracing::warn!("the splice could not be taken off: {error}"),
     }
 }

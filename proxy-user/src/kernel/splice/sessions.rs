@@ -274,6 +274,11 @@ unsafe impl Keeper for Shared {
         })
     }
 
+    fn stands(&self, index: u32) -> bool {
+        let book = self.book();
+        book.begun.get(&index).is_none_or(|begun| begun.interfaces.iter().all(|i| book.usable.contains(i)))
+    }
+
     fn end(&self, index: u32, generation: u32) {
         let mut book = self.book();
         if book.begun.remove(&index).is_some() {
