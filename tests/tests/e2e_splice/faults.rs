@@ -45,7 +45,7 @@ fn index(interface: &str) -> u32 {
 /// The kernel goes on taking part, whatever happens to packets.
 fn took_part(stage: &Stage, load: Load) -> Result<()> {
     let ran = stage.run(load, stage.lasts(LASTS))?;
-    ensure!(!stage.is_spliced() || ran.share() > 0.05, "{:.1} % went through the kernel", ran.share() * 100.0);
+    ensure!(!stage.is_spliced() || ran.spliced > 0, "nothing went through the kernel");
     Ok(())
 }
 

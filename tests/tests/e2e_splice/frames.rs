@@ -213,11 +213,14 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
-    /// A client's name now and then, a very long one, or none.
+    /// A client's name now and then, a very long one, or none. The kernel does not look for the acks of a Produce behind a
+    /// very long one.
     fn client_id(&self) -> Option<StrBytes> {
         match self.id.number() % 8 {
             0 => Some(StrBytes::from_static_str(CLIENT_ID)),
-            5 if self.payload > 1000 => Some(StrBytes::from_string("load".repeat(75))),
+            5 if self.payload > 1000 && matches!(self.kind, Kind::Plain(_)) => {
+                Some(StrBytes::from_string("load".repeat(75)))
+            }
             _ => None,
         }
     }
