@@ -381,20 +381,6 @@ impl Ask {
         let version = self.kind.head().1;
         let frame = || AnswerFrame::new(Bytes::copy_from_slice(body));
         match self.kind {
-            Kind::Metadata => {
-                let (got, due) = (decode_answer::<MetadataRequest>(&frame()?, version)?, self.metadata(nth, brokers));
-                ensure!(got == due, "{self:?}: {got:?} instead of {due:?}");
-            }
-            Kind::FindCoordinator => {
-                let got = decode_answer::<FindCoordinatorRequest>(&frame()?, version)?;
-                let due = self.coordinator(nth, brokers);
-                ensure!(got == due, "{self:?}: {got:?} instead of {due:?}");
-            }
-            Kind::ProduceTyped { version, said: said @ Said::Moved } => {
-                let got = decode_answer::<ProduceRequest>(&frame()?, version)?;
-                let due = self.produced(version, said, nth, brokers);
-                ensure!(got == due, "{self:?}: {got:?} instead of {due:?}");
-            }
             Kind::ApiVersions => {
                 // What is offered is the gateway's to say.
                 let got = decode_answer::<ApiVersionsRequest>(&frame()?, version)?;
@@ -406,14 +392,16 @@ impl Ask {
                 ensure!(error == Some(UNSUPPORTED_VERSION), "{self:?}: {body:?}");
             }
             Kind::ProduceUnanswered { .. } => bail!("{self:?} was answered: {body:?}"),
-            Kind::Plain(_) | Kind::Produce { .. } | Kind::ProduceTyped { .. } => {
+            _ => {
+                // Addresses are changed in place, so that nothing else differs from what the broker sent.
                 let due = self.answer(nth, brokers)?.unwrap_or_default();
-                let at = body.iter().zip(&due[4..]).position(|(a, b)| a != b);
+                let at = || body.iter().zip(&due[4..]).position(|(a, b)| a != b);
                 ensure!(
                     body == &due[4..],
-                    "the answer to {self:?}, number {nth}, is damaged: {} bytes instead of {}, the first other one at {at:?}",
+                    "the answer to {self:?}, number {nth}, is damaged: {} bytes instead of {}, the first other one at {:?}",
                     body.len(),
-                    due.len() - 4
+                    due.len() - 4,
+                    at()
                 );
             }
         }
@@ -529,7 +517,7 @@ mod tests {
         kinds
             .zip(0..)
             .flat_map(|(kind, number)| {
-                [0, 1, 1_200].map(|length| {
+                [0, 1_200].map(|length| {
                     let payload = if kind.has_payload() { length } else { 0 };
                     let wanted = if matches!(kind, Kind::ProduceTyped { .. }) { 0 } else { payload };
                     Ask { id: Id::new(5, number, false), kind, payload, wanted }
@@ -540,6 +528,11 @@ mod tests {
 
     fn brokers() -> Addresses {
         Addresses(vec![(1, "10.92.0.2".into(), 9092), (2, "10.92.1.2".into(), 9092)])
+    }
+
+    /// Every byte of the beginning, and some of what follows.
+    fn some(length: usize) -> impl Iterator<Item = usize> {
+        (0..length).filter(move |at| *at < 80 || at % 41 == 0 || at + 1 == length)
     }
 
     fn flipped(bytes: &[u8], at: usize) -> Vec<u8> {
@@ -554,7 +547,7 @@ mod tests {
             let frame = ask.encode()?;
             assert_eq!(frame.len() - 4, u32::from_be_bytes(frame[..4].try_into()?) as usize);
             assert_eq!(Ask::read(&frame[4..])?, ask);
-            for at in 4..frame.len() {
+            for at in some(frame.len()).filter(|at| *at >= 4) {
                 // Another length that is wanted, or another id, may be what another client asks.
                 let read = Ask::read(&flipped(&frame, at)[4..]);
                 assert!(read.is_err() || read.is_ok_and(|read| read != ask), "{ask:?}: byte {at}");
@@ -576,7 +569,7 @@ mod tests {
             assert!(ask.check(body, 8, &brokers()).is_err(), "{ask:?}: another one's place");
             assert!(ask.check(&body[..body.len() - 1], 7, &brokers()).is_err(), "{ask:?}: cut short");
             let is_gateways = ask.kind == Kind::ApiVersions;
-            for at in (0..body.len()).filter(|_| !is_gateways) {
+            for at in some(body.len()).filter(|_| !is_gateways) {
                 assert!(ask.check(&flipped(body, at), 7, &brokers()).is_err(), "{ask:?}: byte {at}");
             }
         }

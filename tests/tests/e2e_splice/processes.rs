@@ -46,7 +46,7 @@ fn the_daemon_is_killed(mode: Mode) -> Result<()> {
         thread::sleep(Duration::from_millis(500));
         let at = Instant::now();
         stage.gateway.process().kill();
-        let all = ended(&running, LOAD.connections);
+        let all = ended(&running, LOAD.connections).with_context(|| stage.now());
         let outcomes = running.stop()?;
         // Nobody can be asked any more.
         stage.check_brokers()?;

@@ -89,7 +89,8 @@ fn struck(stage: &Stage, load: Load, strike: impl FnOnce(&Stage)) -> Result<(Vec
         let ended = running.ended();
         ensure!(ended == load.connections as u64, "{ended} of {}", load.connections);
         Ok(())
-    });
+    })
+    .with_context(|| stage.now());
     let outcomes = stage.outcomes(running.stop()?)?;
     ended?;
     Ok((outcomes, at))
@@ -158,7 +159,8 @@ fn a_reset_by_the_client(mode: Mode) -> Result<()> {
                 }
             }
             let served = stage.served(number).context("no broker knows of it")?;
-            wait::until("the broker to be told", SOON, || served.ended().context("its connection is open"))?;
+            wait::until("the broker to be told", SOON, || served.ended().context("its connection is open"))
+                .with_context(|| stage.now())?;
             let after = served.ended().map_or(Duration::MAX, |ended| ended.saturating_duration_since(at));
             ensure!(after < TOLD, "the broker was told after {after:?} (by reset: {by_reset})");
         }
