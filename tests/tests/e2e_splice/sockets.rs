@@ -54,7 +54,8 @@ fn stalls(stage: &Stage, after: u64, hold: impl Fn(&Running, bool)) -> Result<()
     let outcomes = stage.outcomes(running.stop()?)?;
     went_on?;
     all_orderly(&outcomes)?;
-    ensure!(meanwhile == 0, "{meanwhile} answers while nothing was read: nobody was stopped");
+    let in_flight = (LARGE.connections * LARGE.depth) as u64;
+    ensure!(meanwhile <= in_flight, "{meanwhile} answers while nothing was read: nobody was stopped");
     Ok(())
 }
 
