@@ -314,7 +314,7 @@ fn connections_go_through_the_kernel_until_they_are_taken_back() {
         assert!(edge.splicer().is_err(), "nothing begins any more");
         assert!(sets(&pin).is_empty(), "{:?}", sets(&pin));
         let none = hosts.world.gateway().netns.run(|| INTERFACES.map(chain)).expect("inside");
-        assert_eq!(none, [[vec![], vec![]], [vec![], vec![]]]);
+        assert_eq!(none, <[[Vec<u32>; 2]; 2]>::default());
     }
 }
 

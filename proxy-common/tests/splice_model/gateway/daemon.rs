@@ -324,8 +324,7 @@ impl Gateway {
     fn note(&mut self, kind: Kind) {
         let note = Note { kind, mirrored: false };
         let index = self.lane(Side::Client).index;
-        let kept = self.daemon.rng.chance(self.manner.unnoted);
-        if let Some(session) = self.session.as_ref().filter(|_| !kept) {
+        if let Some(session) = &self.session {
             session.notes.set(index, note);
         }
         self.daemon.notes.insert(index, note);
@@ -391,9 +390,10 @@ impl Gateway {
         let Some(head) = lane.held.first_chunk::<4>() else { return };
         let size = u32::from_be_bytes(*head);
         let (length, index) = (4 + size as usize, lane.index);
-        let shared = self.session.as_ref().map_or(Note::UNKNOWN, |session| session.notes.get(index));
-        let own_note = self.daemon.notes.get(&index).copied().unwrap_or(Note::UNKNOWN);
-        let note = if shared == Note::UNKNOWN { own_note } else { shared };
+        let note = match &self.session {
+            Some(session) => session.notes.get(index),
+            None => self.daemon.notes.get(&index).copied().unwrap_or(Note::UNKNOWN),
+        };
         let own = self.daemon.own_requests.contains(&index);
         let passes = match note.kind {
             Kind::Plain => true,
