@@ -227,6 +227,8 @@ impl Splicing {
         let way = &mut live.ways[side.index()];
         way.reads = way.reads.wrapping_add(length as u32);
         way.is_drained = false;
+        // What was read may answer a request that the kernel has passed on since the last look.
+        self.look(session);
     }
 
     /// A side's socket had nothing to read.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use proxy_common::flows::{Recalled, Slot};
+use proxy_common::splice::notes::{Kind, Note};
 use proxy_common::splice::policy::Policy;
 use proxy_common::splice::seq::{InLocal, InWire, OutLocal};
 use proxy_common::splice::state::{Dir, Origin, Side};
@@ -13,7 +14,7 @@ use proxy_common::splice::switch;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::lane::Lane;
-use super::session::Session;
+use super::session::{Session, View};
 use super::session_tests::{HEARTBEAT, answer, request, view};
 use super::splicing::{Access, Splicing};
 use crate::metrics::Metrics;
@@ -255,6 +256,22 @@ async fn bytes_that_come_after_a_turn_of_the_kernels_are_read_from_where_it_stop
     assert_eq!(world.session.in_flight(), 3);
     world.arm();
     assert_eq!(world.kernel.arm(Side::Client).map(|arm| arm.0), Some(1020), "what was forwarded is not x's");
+}
+
+#[tokio::test]
+async fn an_answer_is_expected_however_late_the_kernel_passed_its_request_on() {
+    let mut world = World::spliced().await;
+    world.arm();
+    world.splicing.look(&mut world.session);
+    world.kernel.forwards(Side::Client, 500, 1, 0);
+    world.kernel.change(|slot| slot.session.notes.set(0, Note { kind: Kind::Plain, mirrored: false }));
+    let frame = answer(1, b"");
+    world.reads(Side::Broker, frame.len());
+    world.answers.space()[..frame.len()].copy_from_slice(&frame);
+    world.answers.filled(frame.len());
+    let view = View { notes: world.splicing.notes(), ..view(false) };
+    world.session.on_answer_bytes(&mut world.answers, &view).expect("it was asked for");
+    assert_eq!((world.answers.waiting(), world.session.in_flight()), (frame.len(), 0));
 }
 
 #[tokio::test]
