@@ -37,7 +37,9 @@ pub const fn judge(d: &Dir, e: &Dir, p: &Arriving) -> Judgement {
         Soundness::Sound => {}
     }
     if p.syn() {
-        return if p.length == 0 { Judgement::Untouched } else { Judgement::Drop(Reason::BadFlags) };
+        // With RST it would be judged as one, by numbers that are not x's.
+        let alone = p.length == 0 && !p.rst() && !p.fin();
+        return if alone { Judgement::Untouched } else { Judgement::Drop(Reason::BadFlags) };
     }
     if p.rst() {
         // In LOCAL x judges by its own numbers, as without us.
@@ -47,10 +49,11 @@ pub const fn judge(d: &Dir, e: &Dir, p: &Arriving) -> Judgement {
     if !p.acks() {
         return Judgement::Drop(Reason::BadFlags);
     }
-    // One beyond the edge: a FIN, or the byte of a window probe (RFC 9293, section 3.8.6.1).
-    let end = p.seq.plus(p.extent());
+    // One beyond the edge: a FIN, or the byte of a window probe (RFC 9293, section 3.8.6.1). As distances from the
+    // oldest, because start and end compared each by itself can lie on two sides of the sequence space.
     let oldest = ack_x(d).minus(largest_window(d.x_scale));
-    if end.after(d.x_edge.plus(1)) || p.seq.before(oldest) {
+    let (from, room) = (p.seq.since(oldest), d.x_edge.plus(1).since(oldest));
+    if from > room || p.extent() > room - from {
         return Judgement::Answer(Reason::BadSequence);
     }
     // Dropped, not answered: no genuine peer acknowledges what was not sent, and the other case is a packet that was

@@ -44,6 +44,8 @@ fn each_rule_accepts_up_to_its_bound_and_refuses_beyond() {
         ("RST far away", flags(RST, 1 << 30), Answer(Reason::BadReset)),
         ("SYN", flags(SYN, 5_000_000), Untouched),
         ("SYN with data", Segment { flags: SYN, ..data(300, 1) }, Drop(Reason::BadFlags)),
+        ("SYN and RST", flags(SYN | RST, 300), Drop(Reason::BadFlags)),
+        ("SYN and FIN", flags(SYN | FIN, 300), Drop(Reason::BadFlags)),
         ("no ACK", flags(0, 300), Drop(Reason::BadFlags)),
         ("bad form", unsound(Soundness::BadForm), Drop(Reason::BadForm)),
         ("bad checksum", unsound(Soundness::BadChecksum), Drop(Reason::BadChecksum)),
@@ -112,6 +114,19 @@ fn an_rst_at_what_was_acknowledged_while_clamped_finds_x() {
     bench.q.x_lack = bench.q.x_lack.plus(40);
     let p = Segment { flags: RST, ..bench.data(100, 0) };
     assert_eq!(bench.client(&p, &[]).local.seq, bench.q.x_lack);
+}
+
+/// As large as packets get (BIG TCP merges up to 512 KiB): no start is taken for old whose end has gone around.
+#[test]
+fn a_packet_half_the_sequence_space_away_is_refused_whatever_its_length() {
+    let oldest = InWire(CLIENT.wrapping_add(100)).minus(65_535);
+    for length in [1, 1_460, 65_536, 100_000, 512 << 10] {
+        for away in [1 << 31, (1 << 31) - 1, (1 << 31) - length, (1 << 31) - length / 2, u32::MAX] {
+            let p = Segment { seq: oldest.plus(away), ..peer().data(0, length) };
+            let bench = peer();
+            assert_eq!(judge(&bench.q, &bench.r, &p), Judgement::Answer(Reason::BadSequence), "{length} at {away}");
+        }
+    }
 }
 
 #[test]
