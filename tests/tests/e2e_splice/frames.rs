@@ -66,7 +66,7 @@ impl Id {
     const NUMBERS: u32 = 1 << 20;
 
     pub(crate) fn new(connection: u32, number: u32, is_gateways: bool) -> Self {
-        Self((connection & 1023) << 21 | u32::from(is_gateways) << 20 | number % Self::NUMBERS)
+        Self((connection & 1023) << 21 | u32::from(is_gateways) << 20 | (number % Self::NUMBERS))
     }
 
     pub(crate) const fn connection(self) -> u32 {

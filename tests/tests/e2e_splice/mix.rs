@@ -47,7 +47,9 @@ fn check_all(stage: &Stage, rows: impl Iterator<Item = Row>, lasts: Duration) ->
     for row in rows {
         let load = load(&row);
         let ran = stage.run(load, lasts)?;
-        if stage.is_spliced() && row.4 && ran.share() < 0.5 {
+        // With many requests under way a daemon's frame is often among them, and what is behind it waits with it.
+        let least = if load.daemons > 0 && load.depth > 4 { 0.25 } else { 0.5 };
+        if stage.is_spliced() && row.4 && ran.share() < least {
             few.push(format!("{load:?}: {:.1} % went through the kernel", ran.share() * 100.0));
         }
         let expected = ran.answers * load.daemons / 1000;
