@@ -425,7 +425,15 @@ impl Inner {
         let owns = self.lock.is_some() && self.lost.is_none();
         if let Ok(splice) = &mut self.splice {
             let network = network.or_else(|| Network::look().ok());
-            let wanted = network.and_then(|network| self.wanted.of(&network));
+            let wanted = network.and_then(|network| {
+                let mut wanted = self.wanted.of(&network)?;
+                if self.wanted == Wanted::All {
+                    // One that is down for a moment keeps them: its connections are still spliced.
+                    let standing = splice.interfaces().into_iter().filter_map(|i| network.interfaces.get(&i));
+                    wanted.extend(standing.map(|interface| (interface.index, interface.name.clone())));
+                }
+                Some(wanted)
+            });
             splice.upkeep(wanted.as_ref(), owns);
         }
     }

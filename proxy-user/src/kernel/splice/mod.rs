@@ -76,6 +76,11 @@ impl Splice {
         self.shared.tables(|tables| tables.set_listeners(ports))
     }
 
+    /// Interfaces that the programs stand on.
+    pub(super) fn interfaces(&self) -> BTreeSet<u32> {
+        self.set.interfaces()
+    }
+
     /// Interfaces that failed are tried again at once.
     pub(super) fn hurry(&mut self) {
         self.chain.hurry();
@@ -125,7 +130,8 @@ impl Splice {
     /// Takes it off, once the sockets of sessions have sent their last packets; with sessions that go on it stays, because
     /// their packets would be taken for others without it. What stays is a dead set once this process ends.
     pub(super) fn detach(&mut self) -> Result<(), EdgeError> {
-        self.close("the splice was taken off");
+        // Where they stand for the connections that go on, they go on standing.
+        self.shared.close("the splice was taken off");
         let patience = Instant::now() + FAREWELL;
         while self.shared.is_needed(Instant::now(), FAREWELL) && Instant::now() < patience {
             thread::sleep(Duration::from_millis(20));
