@@ -139,7 +139,7 @@ pub enum CloseReason {
     #[error("its address is denied since the last reload (admission.deny)")]
     Denied,
     /// Somebody took the kernel's programs off, and with them what kept the connection's two sides in step.
-    #[error("it was spliced, and the kernel programs are gone from its interfaces, or not the first there any more")]
+    #[error("it was spliced, and the kernel programs are gone from its interfaces")]
     SpliceLost,
     /// The daemon was told a second time to end.
     #[error("stopped")]

@@ -254,14 +254,14 @@ impl EdgeControl {
         self.cover();
     }
 
-    /// Ends spliced connections whose interface went, or whose packets another program may have before ours.
+    /// Ends spliced connections from whose interfaces the programs are gone.
     fn end_torn(&self) {
         for shared in self.steering.virtual_clusters() {
             let ended = shared.registry.end_torn();
             if ended > 0 {
                 warn!(
                     virtual_cluster = shared.name,
-                    "{ended} spliced connections end: the programs don't stand on their interfaces any more as they should"
+                    "{ended} spliced connections end: the programs don't stand on their interfaces any more"
                 );
             }
         }

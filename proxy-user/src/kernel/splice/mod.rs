@@ -107,6 +107,7 @@ impl Splice {
             let leave = Leave { attach: owns, move_about: self.shared.usage().is_idle };
             self.chain.upkeep(&mut self.ebpf, &self.pin, &self.set, wanted, leave);
             self.shared.set_usable(self.chain.usable());
+            self.shared.set_standing(self.set.interfaces().into_iter().filter(|i| self.set.holds(*i)).collect());
         }
     }
 
@@ -115,6 +116,7 @@ impl Splice {
         self.shared.close(why);
         self.chain.lose(why);
         self.shared.set_usable(BTreeSet::new());
+        self.shared.set_standing(BTreeSet::new());
     }
 
     /// For operators.

@@ -66,6 +66,8 @@ struct Book {
     begun: BTreeMap<u32, Begun>,
     /// Interfaces that the programs stand on as they should.
     usable: BTreeSet<u32>,
+    /// Interfaces that they stand on, first or not.
+    standing: BTreeSet<u32>,
     /// Why no session begins any more.
     closed: Option<String>,
 }
@@ -96,8 +98,14 @@ impl Shared {
         tables.dial_with(OPENING.mark)?;
         let routes =
             Routes::open().map_err(|source| EdgeError::System { what: "opening a socket for routes", source })?;
-        let book =
-            Book { tables, slots: Slots::new(SESSIONS), begun: BTreeMap::new(), usable: BTreeSet::new(), closed: None };
+        let book = Book {
+            tables,
+            slots: Slots::new(SESSIONS),
+            begun: BTreeMap::new(),
+            usable: BTreeSet::new(),
+            standing: BTreeSet::new(),
+            closed: None,
+        };
         Ok(Self { memory, recall, stamped, routes, book: Mutex::new(book) })
     }
 
@@ -114,6 +122,12 @@ impl Shared {
     /// Sessions begin on these interfaces only.
     pub(super) fn set_usable(&self, usable: BTreeSet<u32>) {
         self.book().usable = usable;
+    }
+
+    /// Sessions are kept in step on these interfaces only. A program that stands before ours is no reason to end them: what
+    /// it takes away is lost, and what comes past ours the sockets don't take.
+    pub(super) fn set_standing(&self, standing: BTreeSet<u32>) {
+        self.book().standing = standing;
     }
 
     /// No session begins any more.
@@ -280,7 +294,7 @@ unsafe impl Keeper for Shared {
 
     fn stands(&self, index: u32) -> bool {
         let book = self.book();
-        book.begun.get(&index).is_none_or(|begun| begun.interfaces.iter().all(|i| book.usable.contains(i)))
+        book.begun.get(&index).is_none_or(|begun| begun.interfaces.iter().all(|i| book.standing.contains(i)))
     }
 
     fn end(&self, index: u32, generation: u32) {
