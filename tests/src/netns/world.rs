@@ -116,7 +116,7 @@ impl World {
         WorldBuilder { clients: 1, brokers: 3, relays: BTreeMap::new() }
     }
 
-    /// Names of its namespaces, for [`Self::adopt`]. For worlds of one client host and one broker host.
+    /// Names of its namespaces, for [`super::ADOPT`]. For worlds of one client host and one broker host.
     #[must_use]
     pub fn names(&self) -> String {
         let hosts = self.clients.iter().chain([&self.gateway]).chain(&self.brokers);
