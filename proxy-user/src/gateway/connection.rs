@@ -32,8 +32,8 @@ use super::gauges::{Gauges, Level};
 use super::lane::{Lane, MAX_SLICES};
 use super::mapping::Mapping;
 use super::reads::{ConnectionReads, hold_broker};
-use super::registry::ConnectionRecord;
-use super::session::{Event, Session, View};
+use super::registry::{Call, ConnectionRecord};
+use super::session::{Event, Pause, Session, View};
 use super::shared::{Phase, Shared};
 use super::splicing::Splicing;
 use crate::config;
@@ -222,13 +222,14 @@ impl Connection {
     async fn run(mut self: Box<Self>) -> Option<(TcpStream, Arc<ConnectionRecord>)> {
         let mut phases = self.phases.clone();
         let record = Arc::clone(&self.record);
-        let mut denied = pin!(record.denied());
-        let mut torn = pin!(record.torn());
         let reason = loop {
             tokio::select! {
                 biased;
-                () = &mut denied => break CloseReason::Denied,
-                () = &mut torn => break CloseReason::SpliceLost,
+                call = record.called() => match call {
+                    Call::Denied => break CloseReason::Denied,
+                    Call::Torn => break CloseReason::SpliceLost,
+                    Call::Look => {}
+                },
                 reason = poll_fn(|cx| self.poll(cx)) => break reason,
                 changed = phases.changed() => {
                     if changed.is_err() {
@@ -274,7 +275,7 @@ impl Connection {
                 cx.waker().wake_by_ref();
             }
         }
-        if rounds < ROUNDS && !self.splice(now) {
+        if rounds < ROUNDS && !self.splice(config.limits.in_flight as usize, now) {
             cx.waker().wake_by_ref();
         }
         if rounds < ROUNDS
@@ -419,7 +420,7 @@ impl Connection {
     }
 
     /// Gives the kernel what it may have, or takes it back. `false`: to be tried again at once.
-    fn splice(&mut self, now: Instant) -> bool {
+    fn splice(&mut self, in_flight: usize, now: Instant) -> bool {
         let Broker::Open(broker) = &self.broker else { return true };
         if self.splicing.is_live() {
             if !self.may_splice() || self.shared.splice().is_err() {
@@ -436,6 +437,10 @@ impl Connection {
                 Err(why) => self.splicing.refuse(why),
             }
             self.record.set_splice(self.splicing.session(), self.splicing.why_not());
+        }
+        if self.session.pause(&self.answers, in_flight) == Some(Pause::InFlight) {
+            // The client is read again when an answer comes, so the answers must come by here.
+            return self.splicing.recall_answers(&mut self.session, now);
         }
         if self.ports.is_none() && self.splicing.is_live() {
             let lanes = [&self.requests, &self.answers];
@@ -460,6 +465,7 @@ impl Connection {
     fn note_read(&mut self, side: Side, read: &Poll<io::Result<usize>>) {
         match read {
             Poll::Pending => self.splicing.drained(side),
+            Poll::Ready(_) if self.splicing.session().is_none() => {}
             Poll::Ready(read) => {
                 let length = *read.as_ref().unwrap_or(&0);
                 self.splicing.read(side, length, &mut self.session, Instant::now());
@@ -775,8 +781,10 @@ impl Connection {
                 Phase::Serve | Phase::Stop => None,
             },
         };
-        // Who is spliced is not woken by what passes, and has no keepalive: it is looked at instead.
-        let quiet = self.splicing.is_live().then(|| self.clock.last_moved() + limits.idle.0);
+        // Who is spliced is not woken by what passes, and has no keepalive. Where nothing is in flight the idle limit ends
+        // the wait; where something is, there is no other bound.
+        let owed = self.splicing.is_live() && self.session.in_flight() > 0;
+        let quiet = owed.then(|| self.clock.last_moved() + limits.idle.0);
         let patience = [self.patience(), quiet].into_iter().flatten().min();
         loop {
             if patience.is_some_and(|until| until <= now) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, BytesMut};
+use proxy_common::splice::state::Side;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
@@ -13,6 +14,8 @@ use tokio::time::{sleep, timeout};
 
 use super::connection::{Accepted, Connection, serve};
 use super::shared::{Phase, Shared};
+use super::splicing::Access;
+use super::splicing_tests::{Kernel, Source};
 use crate::config::{self, Environment};
 use crate::kafka::ids::NodeId;
 use crate::metrics::Metrics;
@@ -75,6 +78,76 @@ impl Served {
         assert_eq!(self.shared.metrics.in_flight.get(), 0);
         assert_eq!(self.shared.metrics.held_bytes.get(), 0);
     }
+}
+
+/// A spliced connection whose first request was answered, the broker's end of it, and the kernel that has leave.
+async fn spliced(limits: &str) -> (Served, TcpStream, Arc<Kernel>) {
+    let (listener, address) = broker().await;
+    let mut served = Served::with(limits, address).await;
+    let kernel = Kernel::new();
+    served.shared.set_splice(Ok(Access { splicer: Arc::new(Source(Arc::clone(&kernel))), policy: 0 }));
+    served.client.write_all(&request(HEARTBEAT, 0, 1, b"")).await.unwrap();
+    let mut far = accept(&listener).await;
+    frame(&mut far).await;
+    far.write_all(&answer(1, b"")).await.unwrap();
+    frame(&mut served.client).await;
+    wait_for(|| served.shared.metrics.spliced.get() == 1).await;
+    kernel.change(|slot| slot.seen = 0b1111);
+    // Leave is given when it is looked at next.
+    served.shared.registry.recall_spliced();
+    wait_for(|| kernel.arm(Side::Client).is_some() && kernel.arm(Side::Broker).is_some()).await;
+    (served, far, kernel)
+}
+
+async fn wait_for(is_so: impl Fn() -> bool) {
+    timeout(SOON, async {
+        while !is_so() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("it comes to that");
+}
+
+#[tokio::test]
+async fn a_spliced_connection_ends_at_the_idle_limit() {
+    let (mut served, _far, _kernel) = spliced("{idle: 300ms}").await;
+    served.ends().await;
+    assert_eq!(served.closed_as("idle"), 1);
+    assert_eq!(served.shared.metrics.spliced.get(), 0);
+}
+
+#[tokio::test]
+async fn a_spliced_connection_that_is_owed_an_answer_becomes_the_daemons_at_the_idle_limit() {
+    let (mut served, mut far, kernel) = spliced("{idle: 300ms}").await;
+    served.client.write_all(&request(HEARTBEAT, 0, 2, b"")).await.unwrap();
+    frame(&mut far).await;
+    wait_for(|| kernel.arm(Side::Client).is_none() && kernel.arm(Side::Broker).is_none()).await;
+    far.write_all(&answer(2, b"")).await.unwrap();
+    frame(&mut served.client).await;
+}
+
+#[tokio::test]
+async fn answers_come_by_the_daemon_while_it_waits_for_one_to_read_on() {
+    let (mut served, mut far, kernel) = spliced("{in_flight: 1}").await;
+    let two = [request(HEARTBEAT, 0, 2, b""), request(HEARTBEAT, 0, 3, b"")].concat();
+    served.client.write_all(&two).await.unwrap();
+    frame(&mut far).await;
+    wait_for(|| kernel.arm(Side::Broker).is_none()).await;
+    far.write_all(&answer(2, b"")).await.unwrap();
+    frame(&mut served.client).await;
+    frame(&mut far).await;
+}
+
+#[tokio::test]
+async fn an_idle_spliced_connection_is_taken_back_when_it_may_be_spliced_no_more() {
+    let (mut served, mut far, kernel) = spliced("{}").await;
+    served.shared.set_splice(Err("fast_path.mode is off".to_owned()));
+    served.shared.registry.recall_spliced();
+    wait_for(|| kernel.arm(Side::Client).is_none() && kernel.arm(Side::Broker).is_none()).await;
+    served.client.write_all(&request(HEARTBEAT, 0, 2, b"")).await.unwrap();
+    frame(&mut far).await;
+    assert_eq!((kernel.arm(Side::Client), kernel.arm(Side::Broker)), (None, None), "for good");
 }
 
 async fn broker() -> (TcpListener, SocketAddr) {

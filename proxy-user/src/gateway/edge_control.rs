@@ -214,7 +214,11 @@ impl EdgeControl {
             access.splicer.set_policy(access.policy, &table).map_err(|error| format!("{error:#}"))?;
             Ok(access)
         });
+        let ended = access.is_err();
         shared.set_splice(access);
+        if ended {
+            shared.registry.recall_spliced();
+        }
     }
 
     /// Goes without after all: what was prepared could not be committed, and isn't required.

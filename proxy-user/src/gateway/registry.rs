@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -30,9 +30,10 @@ pub(crate) struct ConnectionRecord {
     indexes: AtomicU64,
     words: Mutex<Words>,
     splice: Mutex<SpliceRecord>,
-    denied: tokio::sync::Notify,
-    /// The kernel keeps its two sides in step no more.
-    torn: tokio::sync::Notify,
+    /// It is to look at what follows, or at what has changed around it.
+    call: tokio::sync::Notify,
+    denied: AtomicBool,
+    torn: AtomicBool,
     registry: Arc<Registry>,
 }
 
@@ -57,14 +58,25 @@ impl ConnectionRecord {
         self.peer
     }
 
-    /// Resolves once its source is denied, at once where it was already.
-    pub(crate) async fn denied(&self) {
-        self.denied.notified().await;
+    /// Resolves once there is something for it, at once where there was already.
+    pub(crate) async fn called(&self) -> Call {
+        self.call.notified().await;
+        if self.denied.load(Relaxed) {
+            Call::Denied
+        } else if self.torn.load(Relaxed) {
+            Call::Torn
+        } else {
+            Call::Look
+        }
     }
 
-    /// Resolves once the kernel's programs are gone from under it, at once where they are already.
-    pub(crate) async fn torn(&self) {
-        self.torn.notified().await;
+    fn call(&self, what: Call) {
+        match what {
+            Call::Denied => self.denied.store(true, Relaxed),
+            Call::Torn => self.torn.store(true, Relaxed),
+            Call::Look => {}
+        }
+        self.call.notify_one();
     }
 
     pub(crate) fn set_requests(&self, n: u64) {
@@ -202,6 +214,17 @@ impl Drop for ConnectionRecord {
     }
 }
 
+/// What a connection is called for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// Its source is denied.
+    Denied,
+    /// The kernel's programs are gone from under it.
+    Torn,
+    /// What it may do has changed.
+    Look,
+}
+
 /// Why a connection was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -275,8 +298,9 @@ impl Registry {
             indexes: AtomicU64::new(0),
             words: Mutex::default(),
             splice: Mutex::default(),
-            denied: tokio::sync::Notify::new(),
-            torn: tokio::sync::Notify::new(),
+            call: tokio::sync::Notify::new(),
+            denied: AtomicBool::new(false),
+            torn: AtomicBool::new(false),
             registry: Arc::clone(self),
         });
         inner.records.insert(record.id, Arc::downgrade(&record));
@@ -290,39 +314,47 @@ impl Registry {
 
     /// Adds up what passed in the kernel.
     pub(crate) fn count_kernel(&self, metrics: &VirtualClusterMetrics) {
-        let records: Vec<_> = lock(&self.inner).records.values().filter_map(Weak::upgrade).collect();
-        records.iter().for_each(|record| record.count_kernel(metrics));
+        self.records().iter().for_each(|record| record.count_kernel(metrics));
     }
 
     /// Ends those from sources that are denied; how many.
     pub(crate) fn end_denied(&self, denies: impl Fn(IpAddr) -> bool) -> usize {
-        let records: Vec<_> = lock(&self.inner).records.values().filter_map(Weak::upgrade).collect();
+        let records = self.records();
         let denied = records.iter().filter(|record| denies(record.peer.ip()));
-        denied.map(|record| record.denied.notify_one()).count()
+        denied.map(|record| record.call(Call::Denied)).count()
+    }
+
+    fn records(&self) -> Vec<Arc<ConnectionRecord>> {
+        lock(&self.inner).records.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Calls those that have a session of this kind; how many.
+    fn call_spliced(&self, what: Call, is_meant: impl Fn(&splice::Session) -> bool) -> usize {
+        let has_session = |record: &&Arc<ConnectionRecord>| {
+            let session = lock(&record.splice).session.as_ref().and_then(Weak::upgrade);
+            session.is_some_and(|session| is_meant(&session))
+        };
+        self.records().iter().filter(has_session).map(|record| record.call(what)).count()
     }
 
     /// Ends those that are spliced, because the programs are gone; how many.
     pub(crate) fn end_spliced(&self) -> usize {
-        let records: Vec<_> = lock(&self.inner).records.values().filter_map(Weak::upgrade).collect();
-        let is_spliced = |record: &&Arc<ConnectionRecord>| {
-            lock(&record.splice).session.as_ref().is_some_and(|session| session.strong_count() > 0)
-        };
-        records.iter().filter(is_spliced).map(|record| record.torn.notify_one()).count()
+        self.call_spliced(Call::Torn, |_| true)
     }
 
     /// Ends those whose packets the programs can't keep in step any more; how many.
     pub(crate) fn end_torn(&self) -> usize {
-        let records: Vec<_> = lock(&self.inner).records.values().filter_map(Weak::upgrade).collect();
-        let is_torn = |record: &&Arc<ConnectionRecord>| {
-            let session = lock(&record.splice).session.as_ref().and_then(Weak::upgrade);
-            session.is_some_and(|session| !session.stands())
-        };
-        records.iter().filter(is_torn).map(|record| record.torn.notify_one()).count()
+        self.call_spliced(Call::Torn, |session| !session.stands())
+    }
+
+    /// Has those that are spliced look whether they still may: the kernel wakes nobody while it passes frames on.
+    pub(crate) fn recall_spliced(&self) {
+        self.call_spliced(Call::Look, |_| true);
     }
 
     /// Every connection, oldest first.
     pub(crate) fn status(&self, virtual_cluster: &str) -> Vec<ConnectionStatus> {
-        let mut records: Vec<_> = lock(&self.inner).records.values().filter_map(Weak::upgrade).collect();
+        let mut records = self.records();
         records.sort_by_key(|record| record.id);
         records.iter().map(|record| record.status(virtual_cluster)).collect()
     }

@@ -346,7 +346,10 @@ impl Live {
     }
 
     fn recall(&mut self, side: Side, session: &mut Session, now: Instant) -> bool {
-        if !self.session.recall(side) {
+        let way = &self.ways[side.index()];
+        // Without leave the kernel can't have begun: no system call is needed to know.
+        let has_leave = way.armed.is_some() || self.session.turn(side).is_peer();
+        if has_leave && !self.session.recall(side) {
             return false;
         }
         self.sync(side, session, now);

@@ -24,7 +24,7 @@ use crate::splice::session::{Keeper, Opening, Place, Refusal, Session as KernelS
 const PLACES: [Place; 2] = [Place { reads: 1000, writes: 2000 }, Place { reads: 3000, writes: u32::MAX - 4 }];
 
 /// One session's memory, and what was asked of it.
-struct Kernel {
+pub(super) struct Kernel {
     slot: Mutex<Box<Slot>>,
     is_whole: AtomicBool,
     stands: AtomicBool,
@@ -57,7 +57,7 @@ unsafe impl Keeper for Kernel {
 }
 
 impl Kernel {
-    fn new() -> Arc<Self> {
+    pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             slot: Mutex::new(Box::default()),
             is_whole: AtomicBool::new(true),
@@ -67,7 +67,7 @@ impl Kernel {
         })
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut Slot) -> T) -> T {
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Slot) -> T) -> T {
         change(&mut self.slot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -75,7 +75,7 @@ impl Kernel {
         self.change(|slot| change(&mut slot.session.dirs[side.index()]))
     }
 
-    fn arm(&self, side: Side) -> Option<(u32, u32, u32, u32)> {
+    pub(super) fn arm(&self, side: Side) -> Option<(u32, u32, u32, u32)> {
         let armed = self.change(|slot| slot.session.arms[side.index()].read())?;
         let (InLocal(at), OutLocal(sent)) = (armed.at, armed.sent);
         Some((at, sent, armed.frames, armed.remain))
@@ -102,7 +102,7 @@ impl Kernel {
     }
 }
 
-struct Source(Arc<Kernel>);
+pub(super) struct Source(pub(super) Arc<Kernel>);
 
 impl Splicer for Source {
     fn begin(&self, _: BorrowedFd<'_>, _: BorrowedFd<'_>, _: u16) -> Result<KernelSession, Refusal> {
