@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::table::{Align::Left, Align::Right, Column, bytes, count, duration, render};
-use crate::gateway::status::{ConnectionStatus, EdgeReport, InterfaceReport, ProgramReport, Status};
+use crate::gateway::status::{ConnectionStatus, EdgeReport, InterfaceReport, ProgramReport, SpliceReport, Status};
 
 /// Width of every table: fits a terminal beside another, a pager and a mail.
 const WIDTH: usize = 100;
@@ -110,7 +110,7 @@ pub(super) fn status(s: &Status) -> String {
 
 /// What runs in the kernel: programs, and the interfaces that admission runs on.
 fn programs(edge: &EdgeReport) -> String {
-    let EdgeReport { pin, layout, programs, interfaces, steering } = edge;
+    let EdgeReport { pin, layout, programs, interfaces, steering, splice } = edge;
     let columns = [Column("PROGRAM", Left), Column("ID", Right), Column("TAG", Left)];
     let row =
         |(name, ProgramReport { id, tag }): (&String, &ProgramReport)| vec![name.clone(), id.to_string(), tag.clone()];
@@ -126,6 +126,12 @@ fn programs(edge: &EdgeReport) -> String {
         ]
     };
     text.push_str(&render(&columns, &interfaces.iter().map(row).collect::<Vec<_>>(), WIDTH));
+    if let Some(SpliceReport { interfaces, sessions, room, counters: _ }) = splice {
+        let able = interfaces.iter().filter(|(_, reason)| reason.is_none()).map(|(name, _)| name.as_str());
+        let able = able.collect::<Vec<_>>().join(", ");
+        let on = if able.is_empty() { "no interface" } else { &able };
+        let _ = writeln!(text, "\nspliced by {on}: {sessions} of {room} sessions");
+    }
     text
 }
 
@@ -135,6 +141,9 @@ fn troubles(s: &Status) -> Vec<String> {
     for interface in s.edge.iter().flat_map(|edge| &edge.interfaces).filter(|interface| interface.mode.is_none()) {
         let why = interface.reason.as_deref().unwrap_or("for no known reason");
         troubles.push(format!("{} has no admission program, the daemon does its part: {why}", interface.name));
+    }
+    for (name, reason) in s.edge.iter().filter_map(|edge| edge.splice.as_ref()).flat_map(|splice| &splice.interfaces) {
+        troubles.extend(reason.iter().map(|why| format!("no connection is spliced by {name}: {why}")));
     }
     if let Some(error) = &s.last_reload_error {
         troubles.push(format!("the last reload was refused: {error}"));
@@ -260,6 +269,12 @@ mod tests {
                     InterfaceReport { name: "wg0".into(), mode: None, reason: Some("the driver has no XDP".into()) },
                 ],
                 steering: true,
+                splice: Some(SpliceReport {
+                    interfaces: [("eth0".to_owned(), None), ("wg0".to_owned(), Some("it has LRO".to_owned()))].into(),
+                    sessions: 12,
+                    room: 16_384,
+                    counters: BTreeMap::new(),
+                }),
             }),
             clusters: BTreeMap::from([("east".to_owned(), cluster)]),
             virtual_clusters: BTreeMap::from([("orders-of-the-whole-company".to_owned(), vc)]),
@@ -286,6 +301,7 @@ mod tests {
             "0.0.0.0:9093 (bootstrap) isn't listening: address in use",
             "orders-of-the-whole-company: something",
             "wg0 has no admission program, the daemon does its part: the driver has no XDP",
+            "no connection is spliced by wg0: it has LRO",
         ] {
             assert!(text.contains(said), "no {said:?} in\n{text}");
         }
@@ -297,6 +313,7 @@ mod tests {
         for said in [
             "turnout_admit  77  a04f5eef06a7f555",
             "pinned in /sys/fs/bpf/turnout, map layout 5f2c, steering",
+            "spliced by eth0: 12 of 16384 sessions",
             "orders-of-the-whole-company: ports are steered",
             "other services of this host have 0.0.0.0:9300, 0.0.0.0:9301, 0.0.0.0:9302 and 1 more, and keep them",
         ] {

@@ -237,7 +237,7 @@ pub(super) async fn live(client: &Client) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gateway::status::{SpliceStatus, WayStatus};
+    use crate::gateway::status::{SessionStatus, WayStatus};
 
     fn connection(id: u64, bytes: [u64; 2], kernel: Option<[u64; 2]>) -> ConnectionStatus {
         let way = |bytes| WayStatus { kernel: true, turns: 1, bytes, packets: 1 };
@@ -255,7 +255,7 @@ mod tests {
             request_bytes: bytes[0],
             answer_bytes: bytes[1],
             path: if kernel.is_some() { "spliced" } else { "local: the client is on this host" }.into(),
-            splice: kernel.map(|[q, r]| SpliceStatus { session: 1, requests: way(q), answers: way(r) }),
+            splice: kernel.map(|[q, r]| SessionStatus { session: 1, requests: way(q), answers: way(r) }),
         }
     }
 

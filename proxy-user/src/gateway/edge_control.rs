@@ -359,8 +359,9 @@ fn tell(edge: &dyn Edge, rules: &AdmissionRules, interfaces: Option<&[String]>) 
     Ok(())
 }
 
-/// Every interface that is wanted has the program.
+/// Connections can be spliced, and every interface that is wanted has the admission program.
 fn all_attached(edge: &dyn Edge) -> anyhow::Result<()> {
+    edge.splicer().map_err(|why| anyhow!("the splice's programs can't run: {why}"))?;
     let missing = edge.status().interfaces.into_iter().find(|interface| interface.mode.is_none());
     missing.map_or(Ok(()), |interface| {
         let reason = interface.reason.unwrap_or_else(|| "for no known reason".to_owned());

@@ -322,7 +322,16 @@ async fn required_is_a_start_and_a_reload_that_fail_with_the_reason() {
 
     *source.edge.lock().unwrap() = Arc::default();
     source.edge().interface("eth0", Some("native"));
+    source.edge().state().lacks_splice = Some("built without the splice");
+    let error = format!("{:#}", gateway.apply(required.clone()).await.unwrap_err());
+    assert!(error.contains("the splice's programs can't run: built without the splice"), "{error}");
+    assert!(source.edge().state().detached);
+
+    *source.edge.lock().unwrap() = Arc::default();
+    source.edge().interface("eth0", Some("native"));
     gateway.apply(required).await.unwrap();
+    let splice = gateway.status().edge.and_then(|edge| edge.splice).expect("a splice");
+    assert_eq!((splice.sessions, splice.interfaces["wg0"].as_deref()), (3, Some("it has LRO")));
     assert!(gateway.status().fast_path.contains("admission on eth0 (native)"), "{}", gateway.status().fast_path);
 }
 

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use super::edge::{
     AdmissionRules, Edge, EdgeCounters, EdgeSource, EdgeStatus, InterfaceStatus, PortTable, RefusedSource, Slot,
+    SpliceInterface, SpliceStatus,
 };
+use super::splicing_tests::{Kernel, Source};
+use crate::splice::session::Splicer;
 
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -29,6 +32,8 @@ pub(super) struct State {
     pub(super) room: Option<usize>,
     pub(super) refuses_admission: bool,
     pub(super) refuses_sockets: bool,
+    /// Why no connection can be spliced.
+    pub(super) lacks_splice: Option<&'static str>,
     /// Ports that were open and left the table while nobody listened on them.
     pub(super) gaps: Vec<SocketAddr>,
 }
@@ -132,6 +137,18 @@ impl Edge for FakeEdge {
             steering: !state.sockets.is_empty(),
             ..EdgeStatus::default()
         }
+    }
+
+    fn splicer(&self) -> Result<Arc<dyn Splicer>, String> {
+        match self.state().lacks_splice {
+            Some(why) => Err(why.to_owned()),
+            None => Ok(Arc::new(Source(Kernel::of_loopback()))),
+        }
+    }
+
+    fn splice_status(&self) -> Option<SpliceStatus> {
+        let interfaces = vec![SpliceInterface { name: "wg0".into(), reason: Some("it has LRO".into()) }];
+        Some(SpliceStatus { interfaces, sessions: 3, room: 100, ..SpliceStatus::default() })
     }
 
     fn release(&self) {}

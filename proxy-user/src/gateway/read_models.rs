@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use super::edge::{EdgeCounters, RefusedSource};
 use super::status::{
-    AdmissionCounts, AdmissionReport, BrokerStatus, ClusterStatus, ConnectionStatus, Readiness, RefusedReport, Status,
+    AdmissionCounts, AdmissionReport, BrokerStatus, ClusterStatus, ConnectionStatus, EdgeReport, Readiness,
+    RefusedReport, Status,
 };
 use super::{Gateway, admission, listeners, racks_report};
 use crate::metrics::ClusterState;
@@ -26,7 +27,11 @@ impl Gateway {
             last_reload_error: self.last_reload_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             draining: self.draining.load(Relaxed),
             fast_path: self.edge.sentence(),
-            edge: self.edge.steering.edge().map(|edge| edge.status().into()),
+            edge: self
+                .edge
+                .steering
+                .edge()
+                .map(|edge| EdgeReport { splice: edge.splice_status().map(Into::into), ..edge.status().into() }),
             clusters: running.clusters.iter().map(|(n, c)| (n.clone(), cluster_status(&c.topology()))).collect(),
             virtual_clusters: running.virtual_clusters.iter().map(|(n, v)| (n.clone(), v.status())).collect(),
         }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use proxy_common::splice::state::Side;
 
-use super::status::{ConnectionStatus, SpliceStatus, WayStatus};
+use super::status::{ConnectionStatus, SessionStatus, WayStatus};
 use crate::metrics::{Limit, VirtualClusterMetrics};
 use crate::splice::session as splice;
 use crate::upstream::{Endpoint, Target};
@@ -137,7 +137,7 @@ impl ConnectionRecord {
         }
     }
 
-    fn path(&self) -> (String, Option<SpliceStatus>) {
+    fn path(&self) -> (String, Option<SessionStatus>) {
         let record = lock(&self.splice);
         match record.session.as_ref().and_then(Weak::upgrade) {
             Some(session) => {
@@ -151,7 +151,7 @@ impl ConnectionRecord {
                     }
                 });
                 let path = if requests.kernel || answers.kernel { "spliced" } else { "spliced, now the daemon's" };
-                (path.to_owned(), Some(SpliceStatus { session: session.index(), requests, answers }))
+                (path.to_owned(), Some(SessionStatus { session: session.index(), requests, answers }))
             }
             None => match &record.why_not {
                 Some(why) => (format!("local: {why}"), None),

@@ -25,6 +25,7 @@ use super::session::Session;
 use crate::metrics::VirtualClusterMetrics;
 use crate::splice::eligible::Obstacle;
 use crate::splice::session::{self as kernel, Refusal, Splicer};
+use crate::splice::socket::let_grow;
 
 /// Between two tries to begin a session where what is in the way may pass.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -183,6 +184,7 @@ impl Splicing {
         metrics: &VirtualClusterMetrics,
         now: Instant,
     ) {
+        let sockets = [client, broker];
         match access.splicer.begin(client.as_fd(), broker.as_fd(), access.policy) {
             Ok(begun) => {
                 let [client, broker] = SIDES.map(|side| begun.place(side));
@@ -206,6 +208,10 @@ impl Splicing {
                     }
                     Refusal::Full(_) | Refusal::System { .. } => true,
                 };
+                for socket in sockets {
+                    // An older kernel leaves it as it is.
+                    let _ = let_grow(socket.as_fd());
+                }
                 let why = refusal.to_string();
                 if self.why_not.as_ref() != Some(&why) {
                     metrics.not_spliced.count(refusal.label());

@@ -67,6 +67,13 @@ impl Kernel {
         })
     }
 
+    /// One that refuses every connection, as the kernel does on loopback.
+    pub(super) fn of_loopback() -> Arc<Self> {
+        let kernel = Self::new();
+        *kernel.refuses.lock().unwrap_or_else(PoisonError::into_inner) = Some(Obstacle::Loopback(Side::Client));
+        kernel
+    }
+
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Slot) -> T) -> T {
         change(&mut self.slot.lock().unwrap_or_else(PoisonError::into_inner))
     }

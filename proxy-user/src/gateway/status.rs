@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::edge::{EdgeStatus, InterfaceStatus};
+use super::edge::{EdgeStatus, InterfaceStatus, SpliceInterface, SpliceStatus};
 use crate::racks::tally::Counts;
 
 /// The whole daemon at one moment.
@@ -48,6 +48,34 @@ pub struct EdgeReport {
     pub interfaces: Vec<InterfaceReport>,
     /// Whether new connections are steered.
     pub steering: bool,
+    /// What the splice does; none: it does not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub splice: Option<SpliceReport>,
+}
+
+/// The splice's programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpliceReport {
+    /// Interfaces that they stand on, or should, and why connections by one can't be spliced; none: they can.
+    pub interfaces: BTreeMap<String, Option<String>>,
+    /// Sessions that have not ended.
+    pub sessions: u32,
+    /// Sessions that the tables have room for, those among them that ended in the last two minutes.
+    pub room: u32,
+    /// What the programs counted since they were loaded.
+    pub counters: BTreeMap<String, u64>,
+}
+
+impl From<SpliceStatus> for SpliceReport {
+    fn from(status: SpliceStatus) -> Self {
+        let SpliceStatus { interfaces, sessions, room, counters } = status;
+        Self {
+            interfaces: interfaces.into_iter().map(|SpliceInterface { name, reason }| (name, reason)).collect(),
+            sessions,
+            room,
+            counters: counters.into_iter().map(|(name, n)| (name.to_owned(), n)).collect(),
+        }
+    }
 }
 
 /// A loaded program.
@@ -82,6 +110,7 @@ impl From<EdgeStatus> for EdgeReport {
             programs: programs.into_iter().map(program).collect(),
             interfaces: interfaces.into_iter().map(interface).collect(),
             steering,
+            splice: None,
         }
     }
 }
@@ -316,12 +345,12 @@ pub struct ConnectionStatus {
     pub path: String,
     /// What passed in the kernel, where the connection is spliced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub splice: Option<SpliceStatus>,
+    pub splice: Option<SessionStatus>,
 }
 
 /// A connection's session in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SpliceStatus {
+pub struct SessionStatus {
     /// Its number in the kernel's table.
     pub session: u32,
     /// From the client to the broker.

@@ -6,4 +6,4 @@
 pub mod eligible;
 pub mod policy;
 pub mod session;
-mod socket;
+pub mod socket;

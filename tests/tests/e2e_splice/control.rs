@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use harness::{Tier, wait};
-use turnout::gateway::status::SpliceStatus;
+use turnout::gateway::status::SessionStatus;
 
 use crate::client::{End, Load, Outcome, Running, all_orderly};
 use crate::processes::goes_on;
@@ -106,7 +106,7 @@ fn the_kernel_path_goes_and_comes_back() -> Result<()> {
         stage.reload(on, off)?;
         wait::until("every direction to be the daemon's", SOON, || {
             let connections = stage.gateway.connections()?;
-            let is_kernels = |splice: &SpliceStatus| splice.requests.kernel || splice.answers.kernel;
+            let is_kernels = |splice: &SessionStatus| splice.requests.kernel || splice.answers.kernel;
             let left = connections.iter().filter(|c| c.splice.as_ref().is_some_and(is_kernels)).count();
             ensure!(left == 0, "{left} of {}", connections.len());
             Ok(())
