@@ -15,7 +15,7 @@ const FIRST_TRANSACTIONAL: u16 = 3;
 /// First Produce whose answers can carry endpoints and leader hints (KIP-951).
 const FIRST_HINTS: u16 = 10;
 /// First Produce with topic ids (KIP-516).
-const FIRST_TOPIC_IDS: u16 = 13;
+pub const FIRST_TOPIC_IDS: u16 = 13;
 
 /// A request that the kernel forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +50,10 @@ pub fn read<P: Payload + ?Sized>(payload: &P, at: u32, end: u32, policy: &Policy
     Some(Request { length: size + 4, note: Note { kind, mirrored: rule.flags & MIRROR != 0 } })
 }
 
+/// What the answer of a Produce needs, whoever passes the request on.
+#[must_use]
 #[inline(always)]
-const fn produce_kind(api_version: u16) -> Kind {
+pub const fn produce_kind(api_version: u16) -> Kind {
     if api_version < FIRST_HINTS {
         Kind::Plain
     } else if api_version < FIRST_TOPIC_IDS {

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use proxy_common::splice::state::Side;
 
+use super::session::ahead;
 use super::status::{ConnectionStatus, SessionStatus, WayStatus};
 use crate::metrics::{Limit, VirtualClusterMetrics};
 use crate::splice::session as splice;
@@ -167,12 +168,9 @@ impl ConnectionRecord {
             return (requests, in_flight);
         };
         let indexes = self.indexes.load(Relaxed);
-        let ahead = |known: u32, side| {
-            let more = session.turn(side).frames.wrapping_sub(known);
-            // What the kernel says of a direction that is the daemon's is old.
-            if more <= u32::MAX / 2 { more } else { 0 }
-        };
-        let (asked, told) = (ahead((indexes >> 32) as u32, Side::Client), ahead(indexes as u32, Side::Broker));
+        // What the kernel says of a direction that is the daemon's is old, and not ahead.
+        let asked = ahead(session.turn(Side::Client).frames, (indexes >> 32) as u32);
+        let told = ahead(session.turn(Side::Broker).frames, indexes as u32);
         (requests + u64::from(asked), (in_flight + asked).saturating_sub(told))
     }
 

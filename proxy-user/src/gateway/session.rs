@@ -12,14 +12,18 @@
 //! Methods named `on_*` take what arrived; getters say what is wanted; [`Session::take_events`] tells what was
 //! learnt on the way. An error ends the connection.
 
+mod splice;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use proxy_common::frame::{self, REQUEST_FIXED_LEN, RequestPrefix, SIZE_LEN};
-use proxy_common::splice::notes::{Kind, Note, Notes, RING};
+use proxy_common::splice::notes::Notes;
 
+use self::splice::Indexes;
+pub(crate) use self::splice::ahead;
 use super::close::CloseReason;
 use super::lane::Lane;
 use super::reads::{Asked, Reads};
@@ -164,23 +168,7 @@ impl Pending {
     fn new(head: Head, due: Due) -> Self {
         Self { head, due, patience: None, index: 0 }
     }
-
-    /// What the kernel has to know of its answer.
-    fn note(&self) -> Note {
-        let kind = match &self.due {
-            Due::Broker(AnswerPlan::Stream) => Kind::Plain,
-            Due::Broker(AnswerPlan::CheckProduce) if self.head.version >= PRODUCE_WITH_IDS => Kind::ProduceIds,
-            Due::Broker(AnswerPlan::CheckProduce) => Kind::Produce,
-            _ => Kind::Local,
-        };
-        Note { kind, mirrored: false }
-    }
 }
-
-/// First Produce that names topics by id. Answers of v10 up to this one look alike, and of all from here on.
-const PRODUCE_WITH_IDS: ApiVersion = ApiVersion(13);
-/// Stands for every version of those.
-const PRODUCE_WITH_NAMES: ApiVersion = ApiVersion(12);
 
 #[derive(Debug)]
 enum Due {
@@ -218,17 +206,6 @@ pub(crate) struct Session {
     /// A request was passed on that the kernel could have passed on: the prelude is over.
     is_routine: bool,
     splice: Option<Indexes>,
-}
-
-/// While spliced: where the two sequences of frames are, whoever passes them on.
-#[derive(Clone, Copy, Debug)]
-struct Indexes {
-    /// Of the next request that gets an answer.
-    request: u32,
-    /// Of the next answer.
-    answer: u32,
-    /// The kernel may be passing answers on: nothing is said to the client before they have been taken back.
-    answers_away: bool,
 }
 
 /// Where reads aren't routed any more, while an answer is under way.
@@ -884,42 +861,6 @@ impl Session {
         }
     }
 
-    /// Whether the kernel passed on the request whose answer is due.
-    fn is_of_kernel(&self) -> bool {
-        let Some(at) = self.splice else { return false };
-        let broker_owes = at.request != at.answer;
-        broker_owes && self.pending.front().is_none_or(|front| front.index != at.answer)
-    }
-
-    /// An answer to a request that the kernel passed on, and that the kernel left to the daemon: a Produce that failed, or
-    /// one that merely came in a daemon's turn.
-    fn on_kernels_answer(&mut self, size: i32, answers: &mut Lane, view: &View<'_>) -> Result<bool, CloseReason> {
-        let Some(at) = self.splice else { return Ok(false) };
-        let kind = view.notes.map_or(Kind::Unknown, |notes| notes.get(at.answer).kind);
-        let version = match kind {
-            Kind::Plain | Kind::LocalIfSmaller => None,
-            Kind::Produce => Some(PRODUCE_WITH_NAMES),
-            Kind::ProduceIds => Some(PRODUCE_WITH_IDS),
-            Kind::Unknown | Kind::Local => return Err(CloseReason::Unsolicited),
-        };
-        let (key, shown) = (ApiKey::PRODUCE, version.unwrap_or(ApiVersion(0)));
-        let malformed = |what: String| CloseReason::MalformedAnswer { key, version: shown, what };
-        let body_len = u64::try_from(size).map_err(|_| malformed("its size is negative".to_owned()))?;
-        let Some(version) = version else {
-            self.answer_begins(view);
-            self.answer = AnswerState::Passing { left: SIZE_LEN as u64 + body_len };
-            return Ok(true);
-        };
-        if body_len > view.rewrite_frame {
-            return Err(CloseReason::HoldTooLarge { size, limit: view.rewrite_frame });
-        }
-        self.answer_begins(view);
-        // The correlation id is the client's to check: only the kernel saw that of the request.
-        let head = Head { key, version, correlation: CorrelationId(0) };
-        self.hold_answer(body_len, Pending::new(head, Due::Broker(AnswerPlan::CheckProduce)), answers, view)?;
-        Ok(true)
-    }
-
     /// Rewrites an answer where it must be. `None`: it passes as it is.
     fn on_held_answer(
         &mut self,
@@ -969,122 +910,6 @@ impl Session {
         }
     }
 
-    /// Whether the prelude is over, and frames can be counted from here on, by the daemon and the kernel: nothing but requests of Kafka comes, and
-    /// the broker answers each.
-    pub(crate) fn can_splice(&self) -> bool {
-        let by_broker = |pending: &Pending| matches!(pending.due, Due::Broker(_) | Due::Fetch(_));
-        self.is_routine
-            && !self.stands_in
-            && !self.shaking_hands
-            && self.sasl.is_kafka()
-            && self.pending.len() < RING as usize / 2
-            && self.pending.iter().all(by_broker)
-    }
-
-    /// From now on frames are counted, and the kernel may pass some on. See [`Self::can_splice`].
-    pub(crate) fn splice(&mut self, notes: &Notes) {
-        for (pending, index) in self.pending.iter_mut().zip(0..) {
-            pending.index = index;
-            notes.set(index, pending.note());
-        }
-        notes.set_answered(0);
-        self.splice = Some(Indexes { request: self.pending.len() as u32, answer: 0, answers_away: false });
-    }
-
-    /// While spliced: indexes of the next request that gets an answer, and of the next answer.
-    pub(crate) fn indexes(&self) -> Option<(u32, u32)> {
-        self.splice.map(|at| (at.request, at.answer))
-    }
-
-    /// The kernel has passed requests on, up to the one with this index.
-    pub(crate) fn requests_passed(&mut self, next: u32) {
-        let Some(at) = &mut self.splice else { return };
-        let more = next.wrapping_sub(at.request);
-        if is_ahead(more) {
-            at.request = next;
-            self.begun += u64::from(more);
-        }
-    }
-
-    /// The kernel has passed answers on, up to the one with this index.
-    pub(crate) fn answers_passed(&mut self, next: u32) {
-        let Some(at) = &mut self.splice else { return };
-        if is_ahead(next.wrapping_sub(at.answer)) {
-            at.answer = next;
-        }
-        let at = *at;
-        let is_over = |pending: &Pending| {
-            is_ahead(at.answer.wrapping_sub(pending.index)) && !matches!(pending.due, Due::Ready(_))
-        };
-        while self.pending.front().is_some_and(is_over) {
-            self.pending.pop_front();
-        }
-    }
-
-    /// Requests are the daemon's again: so many raw bytes come before the next frame, which has this index.
-    pub(crate) fn requests_resume(&mut self, prefix: u32, next: u32) {
-        debug_assert!(matches!(self.request, RequestState::Header | RequestState::Passing { .. }));
-        self.requests_passed(next);
-        self.size = prefix.into();
-        self.request = if prefix == 0 { RequestState::Header } else { RequestState::Passing { left: prefix.into() } };
-    }
-
-    /// Answers are the daemon's again, likewise.
-    pub(crate) fn answers_resume(&mut self, prefix: u32, next: u32) {
-        debug_assert!(matches!(self.answer, AnswerState::Header | AnswerState::Passing { .. }));
-        self.answers_passed(next);
-        self.splice.iter_mut().for_each(|at| at.answers_away = false);
-        self.answer = if prefix == 0 { AnswerState::Header } else { AnswerState::Passing { left: prefix.into() } };
-    }
-
-    /// Where the kernel may go on with the requests: index of the next frame, and bytes left of the one before. `None`:
-    /// the daemon has not done with what it has.
-    pub(crate) fn requests_at(&self, requests: &Lane) -> Option<(u32, u32)> {
-        let at = self.splice.filter(|_| requests.is_idle() && !self.shaking_hands && self.sasl.is_kafka())?;
-        let left = match self.request {
-            RequestState::Header => 0,
-            RequestState::Passing { left } => u32::try_from(left).ok()?,
-            RequestState::Holding { .. } | RequestState::Dropping { .. } => return None,
-        };
-        Some((at.request, left))
-    }
-
-    /// Where the kernel may go on with the answers, likewise.
-    pub(crate) fn answers_at(&self, answers: &Lane) -> Option<(u32, u32)> {
-        let at = self.splice.filter(|_| answers.is_idle() && !self.owes())?;
-        let left = match self.answer {
-            AnswerState::Header => 0,
-            AnswerState::Passing { left } => u32::try_from(left).ok()?,
-            AnswerState::Scrubbing { .. } | AnswerState::Routing { .. } | AnswerState::Holding { .. } => return None,
-        };
-        Some((at.answer, left))
-    }
-
-    /// The kernel was given leave to pass answers on.
-    pub(crate) fn give_answers_away(&mut self) {
-        self.splice.iter_mut().for_each(|at| at.answers_away = true);
-    }
-
-    /// The answers are the daemon's, and no leave is given.
-    pub(crate) fn take_answers_back(&mut self) {
-        self.splice.iter_mut().for_each(|at| at.answers_away = false);
-    }
-
-    /// The kernel has passed nothing on, and won't.
-    pub(crate) fn unsplice(&mut self) {
-        self.splice = None;
-    }
-
-    /// Says to the client what the gateway has to say, where its turn has come.
-    pub(crate) fn say_own(&mut self, answers: &mut Lane) {
-        self.send_ready(answers);
-    }
-
-    /// Whether the gateway has something of its own to say to the client.
-    pub(crate) fn owes(&self) -> bool {
-        self.pending.iter().any(|pending| matches!(pending.due, Due::Ready(_)))
-    }
-
     /// Name of the API whose answer is due next, for the log.
     pub(crate) fn oldest(&self) -> Option<&'static str> {
         self.pending.front().map(|pending| api::name(pending.head.key))
@@ -1119,11 +944,6 @@ fn made_fetch_answer(head: Head, body: &[u8], reads: &dyn Reads, stood_in: &mut 
     *stood_in |= !request.is_incremental;
     let word = |topic: fetch::Topic<'_>, partition| reads.word(topic, partition);
     fetch::made_answer(head.version, head.correlation, &request, word).ok()
-}
-
-/// Whether a difference of two indexes is that of a later one and an earlier one.
-const fn is_ahead(difference: u32) -> bool {
-    difference != 0 && difference <= u32::MAX / 2
 }
 
 /// Takes what is there of `left`, and counts it down.

@@ -286,8 +286,7 @@ impl Splicing {
         self.live.as_mut().is_none_or(|live| live.recall(Side::Broker, session, now))
     }
 
-    /// Gives the kernel what the daemon is done with. Called when nothing moves. `false`: the session is not whole, and
-    /// was given up.
+    /// Gives the kernel what the daemon is done with. Called when nothing moves. A session that is not whole is given up.
     pub(crate) fn arm(
         &mut self,
         session: &mut Session,
