@@ -7,7 +7,7 @@ use proxy_common::frame::{read_request_prefix, read_size};
 use proxy_common::produce::is_clean_answer;
 use proxy_common::request::{Partial, produce_acks};
 use proxy_common::splice::arm::Armed;
-use proxy_common::splice::notes::{Kind, Note, Notes};
+use proxy_common::splice::notes::{Kind, Note, Notes, RING};
 use proxy_common::splice::policy::{FORWARD, Policy, Rule};
 use proxy_common::splice::segment::{Arriving, Segment, Soundness};
 use proxy_common::splice::seq::{InLocal, InWire, OutLocal, OutWire};
@@ -27,7 +27,7 @@ fn walked(side: Side, payload: &[u8], notes: &Notes) -> Survey {
         y_window: 1 << 20,
         y_wl: 1,
     };
-    let mut policy = Policy { max_frame: 1 << 20, ..Policy::NOTHING };
+    let mut policy = Policy { max_frame: 1 << 20, in_flight: RING, ..Policy::NOTHING };
     policy.rules[0] = Rule { flags: FORWARD, min_version: 3, max_version: 13 };
     policy.rules[1] = Rule { flags: FORWARD, min_version: 4, max_version: 15 };
     let p: Arriving = Segment {

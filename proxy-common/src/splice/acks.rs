@@ -2,6 +2,7 @@
 //! Acknowledgments and windows, both ways. What goes on a wire is a function of the state, never of the packet that
 //! carries it (invariant 3).
 
+use super::forget;
 use super::segment::Arriving;
 use super::seq::{InLocal, InWire, OutLocal, OutWire, window_bytes, window_field};
 use super::state::Dir;
@@ -18,15 +19,26 @@ pub const fn ack_x(d: &Dir) -> InWire {
 }
 
 /// The window field for X: what both x and Y have room for, but never less than was promised (RFC 9293, section 3.8.6.2.1:
-/// a sender whose window shrank below what it sent is out of step with everybody). In LOCAL, what y has in flight counts
-/// against Y's window, so that X is promised no more than Y can take when the direction becomes PEER.
+/// a sender whose window shrank below what it sent is out of step with everybody), unless the one that X waits for has
+/// closed its window altogether ([`is_shut`]). In LOCAL, what y has in flight counts against Y's window, so that X is
+/// promised no more than Y can take when the direction becomes PEER.
 #[must_use]
 #[inline(always)]
-pub const fn win_x(d: &Dir) -> u32 {
+pub fn win_x(d: &Dir) -> u32 {
     let in_flight = d.v_max.since(if d.is_clamped() { d.v0 } else { d.y_ack });
     let room = if d.is_peer() { d.y_win } else { d.y_win.saturating_sub(in_flight) };
     let both = if d.x_lwin < room { d.x_lwin } else { room };
-    window_field(at_least(both, d.x_edge.ahead_of(ack_x(d))), d.x_scale)
+    let bytes = if is_shut(d) { 0 } else { at_least(both, d.x_edge.ahead_of(ack_x(d))) };
+    window_field(forget::number(bytes), d.x_scale)
+}
+
+/// Whether the one whose acknowledgment X waits for says that its window is 0. Then X is told so, whatever was promised:
+/// a host out of memory drops what it promised to take, and only who hears of the 0 probes instead of giving up.
+#[must_use]
+#[inline(always)]
+pub fn is_shut(d: &Dir) -> bool {
+    let window = if forget::answer(d.awaits_peer()) { d.y_win } else { d.x_lwin };
+    forget::answer(window == 0)
 }
 
 /// `bytes`, or as many as were promised, if that is more.
@@ -38,13 +50,13 @@ const fn at_least(bytes: u32, promised: i32) -> u32 {
 /// The right edge that [`ack_x`] and [`win_x`] tell X.
 #[must_use]
 #[inline(always)]
-pub const fn edge_x(d: &Dir) -> InWire {
+pub fn edge_x(d: &Dir) -> InWire {
     ack_x(d).plus(window_bytes(win_x(d), d.x_scale))
 }
 
 /// Notes that X is told the edge of now.
 #[inline(always)]
-pub const fn tell_x(d: &mut Dir) {
+pub fn tell_x(d: &mut Dir) {
     d.x_edge = d.x_edge.latest(edge_x(d));
 }
 
@@ -88,10 +100,11 @@ pub struct Told {
 }
 
 /// Y's acknowledgment `a` in y's terms. While it lies in the PEER segment y stands still at that point, and Y's window
-/// less what the segment will take of it is left; but never less than y was told.
+/// less what the segment will take of it is left; but never less than y was told, unless Y's window is 0, which a host
+/// out of memory makes it: y must probe then, not resend until it gives up.
 #[must_use]
 #[inline(always)]
-pub const fn for_y(d: &Dir, a: OutWire) -> Told {
+pub fn for_y(d: &Dir, a: OutWire) -> Told {
     let (ack, taken) = if a.before(d.pv) {
         (a.0.wrapping_sub(d.k_old), 0)
     } else if a.before(d.peer_end()) {
@@ -102,16 +115,18 @@ pub const fn for_y(d: &Dir, a: OutWire) -> Told {
         (a.0.wrapping_sub(d.k), 0)
     };
     let ack = OutLocal(ack);
-    let window = window_field(at_least(d.y_win.saturating_sub(taken), d.y_told.ahead_of(ack)), d.y_scale);
+    let promised = if d.y_win == 0 { 0 } else { d.y_told.ahead_of(ack) as u32 };
+    let bytes = at_least(d.y_win.saturating_sub(taken), forget::number(promised) as i32);
+    let window = forget::number(window_field(bytes, d.y_scale));
     Told { ack, window, edge: ack.plus(window_bytes(window, d.y_scale)) }
 }
 
-/// Notes that y is told so. An old acknowledgment tells y nothing.
+/// Notes that y is told so. An old acknowledgment tells y nothing; a closed window takes back what was promised.
 #[inline(always)]
-pub const fn tell_y(d: &mut Dir, told: &Told) {
+pub fn tell_y(d: &mut Dir, told: &Told) {
     if !told.ack.before(d.y_lacked) {
         d.y_lacked = told.ack;
-        d.y_told = d.y_told.latest(told.edge);
+        d.y_told = if told.window == 0 { told.edge } else { d.y_told.latest(told.edge) };
     }
 }
 

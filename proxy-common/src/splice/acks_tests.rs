@@ -61,6 +61,44 @@ fn what_y_was_told_is_not_taken_back() {
 }
 
 #[test]
+fn a_closed_window_of_y_is_told_to_y_whatever_was_promised() {
+    // Y acknowledges nothing of the segment, some of it, or all; k is 300.
+    for acked in [0, 120, 300] {
+        let mut bench = Bench::closed(300, acked);
+        bench.q.y_win = 0;
+        let told = for_y(&bench.q, OutWire(TO_BROKER + acked));
+        assert_eq!((told.ack.0, told.window), (TO_BROKER, 0), "acked {acked}");
+        assert!(bench.q.y_told.after(told.edge), "something was promised");
+        tell_y(&mut bench.q, &told);
+        assert_eq!(bench.q.y_told, told.edge, "no longer");
+        // What is left of a small window then is less than was promised first.
+        bench.q.y_win = 500;
+        let told = for_y(&bench.q, OutWire(TO_BROKER + acked));
+        assert_eq!(told.window, 500 - (300 - acked));
+    }
+}
+
+#[test]
+fn x_is_told_of_a_closed_window_of_the_one_it_waits_for() {
+    // PEER, clamped, LOCAL; Y's window, x's window, whether X is told 0 though more was promised.
+    let cases = [
+        (Bench::opened(300, 300), 0, WINDOW, true),
+        (Bench::opened(300, 300), 1, 0, false),
+        (Bench::closed(300, 120), 0, WINDOW, true),
+        (Bench::closed(300, 120), 1, 0, false),
+        (Bench::closed(300, 300), 0, WINDOW, false),
+        (Bench::closed(300, 300), WINDOW, 0, true),
+    ];
+    for (mut bench, y_win, x_lwin, closed) in cases {
+        let promised = bench.q.x_edge;
+        (bench.q.y_win, bench.q.x_lwin) = (y_win, x_lwin);
+        assert_eq!(win_x(&bench.q), if closed { 0 } else { promised.since(ack_x(&bench.q)) }, "{:?}", bench.q);
+        tell_x(&mut bench.q);
+        assert_eq!(bench.q.x_edge, promised, "X may have sent up to there");
+    }
+}
+
+#[test]
 fn in_local_bytes_under_way_to_y_count_against_its_window() {
     let mut bench = Bench::new();
     bench.q.x_edge = ack_x(&bench.q);

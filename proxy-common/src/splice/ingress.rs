@@ -4,9 +4,10 @@
 //! `d` is the direction whose data the packet carries, `e` the one it acknowledges; so the local socket that it would
 //! reach is x of `d` and y of `e`, and the other host is Y of `d` and X of `e`. Runs under the session's lock.
 
-use super::acks::{Told, ack_x, bare_seq_x, bare_seq_y, edge_x, for_y, learn, tell_x, tell_y, win_x};
+use super::acks::{Told, ack_x, bare_seq_x, bare_seq_y, edge_x, for_y, is_shut, learn, tell_x, tell_y, win_x};
 use super::age::age;
 use super::arm::{Armed, may_open};
+use super::forget;
 use super::gate::{Judgement, judge};
 use super::notes::Notes;
 use super::sack;
@@ -116,24 +117,26 @@ struct News {
     x_awaited: bool,
     /// What X is acknowledged has moved.
     x_advanced: bool,
-    /// X was nearly out of window, in LOCAL, and has more now.
+    /// X was nearly out of window, in LOCAL, or waited for Y, whose window was closed; and has more now.
     x_reopened: bool,
 }
 
 #[inline(always)]
 fn acknowledge(e: &mut Dir, p: &Arriving) -> News {
-    let x_awaited = e.awaits_peer();
+    let x_awaited = forget::answer(e.awaits_peer());
+    let was_shut = x_awaited && is_shut(e);
     let was = ack_x(e);
     learn(e, p);
     let told = for_y(e, p.ack);
     let refresh = if e.is_peer() { REFRESH_PEER } else { REFRESH_LOCAL };
+    let more_room = !e.is_peer() && edge_x(e).after(e.x_edge) && e.x_edge.ahead_of(e.reached()) < NEARLY_CLOSED;
     News {
         told,
-        y_waits: e.s_max.after(e.y_lacked),
-        y_starves: told.edge.after(e.y_told) && e.y_told.ahead_of(e.s_max) < refresh,
+        y_waits: forget::answer(e.s_max.after(e.y_lacked)),
+        y_starves: forget::answer(told.edge.after(e.y_told) && e.y_told.ahead_of(e.s_max) < refresh),
         x_awaited,
-        x_advanced: ack_x(e).after(was),
-        x_reopened: !e.is_peer() && edge_x(e).after(e.x_edge) && e.x_edge.ahead_of(e.reached()) < NEARLY_CLOSED,
+        x_advanced: forget::answer(ack_x(e).after(was)),
+        x_reopened: forget::answer(was_shut && !is_shut(e) || more_room),
     }
 }
 
@@ -279,8 +282,10 @@ fn data(d: &mut Dir, e: &mut Dir, p: &Arriving, verdict: &mut Verdict) {
                 verdict.reason = Reason::Again;
             }
             d.l_max = d.l_max.latest(seq.plus(p.extent()));
-            // X's last bytes are acknowledged by a packet that X does not get, and the daemon may have nothing to send.
-            let orphaned = news.x_awaited && news.x_advanced && e.y_ack == e.v_max;
+            // X's last bytes are acknowledged by a packet that X does not get, and no later one of Y's will be for X; the
+            // daemon may have nothing to send.
+            let last = e.y_ack == e.v_max || !e.awaits_peer();
+            let orphaned = news.x_awaited && news.x_advanced && last;
             if orphaned || news.x_reopened {
                 verdict.route = Route::Echo;
                 verdict.peer = wire_header(e, bare_seq_y(d));

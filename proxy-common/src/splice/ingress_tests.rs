@@ -244,6 +244,19 @@ fn the_acknowledgment_of_the_last_forwarded_bytes_is_not_lost_on_the_daemon() {
     assert_eq!(bench.broker(&again, &[0; 40]).route, Route::Local, "once");
 }
 
+/// While X waits for the segment x's acknowledgments are withheld; what ends the wait tells X, or X finds out by a timeout.
+#[test]
+fn x_hears_that_y_has_the_segment_though_b_has_more_under_way() {
+    let mut bench = Bench::closed(300, 100);
+    let sent = bench.leaving(Side::Broker, 0, 50, 0);
+    assert!(bench.leave(Side::Broker, &sent).leaves);
+    let some = Segment { ack: OutWire(TO_BROKER + 200), ..bench.answer(0, 40) };
+    assert_eq!(bench.broker(&some, &[0; 40]).route, Route::Local, "more acknowledgments will come");
+    let last = Segment { ack: OutWire(TO_BROKER + 310), ..bench.answer(40, 40) };
+    let verdict = bench.broker(&last, &[0; 40]);
+    assert_eq!((verdict.route, verdict.peer.ack.0), (Route::Echo, CLIENT.wrapping_add(300)));
+}
+
 #[test]
 fn a_window_that_opens_again_reaches_x_in_local() {
     let mut bench = Bench::new();
@@ -266,6 +279,31 @@ fn windows_are_of_the_latest_teller_and_promises_are_kept() {
     let new = Segment { window: 5, ack: OutWire(TO_BROKER + 300), ..bench.answer(0, 0) };
     assert_eq!(bench.broker(&new, &[]).peer.window, WINDOW - 100);
     assert_eq!(bench.q.y_win, 5);
+}
+
+/// Y ran out of memory: it drops what it had promised room for, and says 0. Whoever is told anything else sends again
+/// and again, and gives up.
+#[test]
+fn a_host_that_closes_the_window_it_promised_is_believed() {
+    let shut = |bench: &Bench| Segment { window: 0, seq: bench.q.y_wl.plus(1), ..bench.answer(0, 0) };
+    // b has sent 50 bytes into the window it was promised.
+    let mut bench = Bench::closed(300, 300);
+    let sent = bench.leaving(Side::Broker, 0, 50, 0);
+    assert!(bench.leave(Side::Broker, &sent).leaves);
+    let verdict = bench.broker(&shut(&bench), &[]);
+    assert_eq!((verdict.route, verdict.local.window), (Route::Local, 0));
+    let p = Segment { window: 70, seq: bench.q.y_wl, ..bench.answer(0, 0) };
+    assert_eq!(bench.broker(&p, &[]).local.window, 70, "and it opens as far as Y says");
+    // The client has sent 300, of which the broker has 100.
+    let mut bench = Bench::opened(300, 300);
+    bench.broker_acks(100);
+    let verdict = bench.broker(&shut(&bench), &[]);
+    assert_eq!((verdict.route, verdict.peer.window), (Route::Peer, 0));
+    // It opens again with an answer that goes to b: the client hears of it.
+    let p = Segment { seq: bench.q.y_wl, ..bench.answer(0, 40) };
+    let verdict = bench.broker(&p, &[0; 40]);
+    assert_eq!((verdict.route, verdict.peer.window), (Route::Echo, WINDOW));
+    assert_eq!(verdict.peer.ack.0, CLIENT.wrapping_add(100));
 }
 
 #[test]

@@ -58,7 +58,8 @@
 //! 7. Nothing of a packet that the [`gate`] refuses changes the state.
 //! 8. Every byte is translated while k ≠ 0; that is the program's to see to.
 //! 9. y sending below `y_lacked` proves that y was not told.
-//! 10. No window shrinks: what X or y was promised stays promised.
+//! 10. No window shrinks: what X or y was promised stays promised, unless the one whose acknowledgment is waited for
+//!     closes its window altogether (a host out of memory): a 0 is passed on as it is.
 //! 11. x is given a FIN only once Y has the whole PEER segment. So a local socket that is gone has nothing left to
 //!     answer for.
 //!
@@ -74,6 +75,7 @@ pub mod age;
 pub mod answers;
 pub mod arm;
 pub mod egress;
+pub mod forget;
 pub mod gate;
 pub mod ingress;
 pub mod notes;

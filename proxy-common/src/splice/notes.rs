@@ -110,11 +110,13 @@ impl Notes {
         self.answered.store(index);
     }
 
-    /// Whether the request of frame `index` finds its place in the ring free.
+    /// Whether the request of frame `index` finds its place in the ring free, and fewer than `most` requests before it are
+    /// unanswered.
     #[must_use]
     #[inline(always)]
-    pub fn has_room(&self, index: u32) -> bool {
-        index.wrapping_sub(self.answered.load()) < RING
+    pub fn has_room(&self, index: u32, most: u32) -> bool {
+        let unanswered = index.wrapping_sub(self.answered.load());
+        unanswered < RING && unanswered < most
     }
 }
 
@@ -150,8 +152,8 @@ mod tests {
     #[test]
     fn the_ring_is_full_at_256_unanswered_requests() {
         let notes = Notes::default();
-        assert!(notes.has_room(255) && !notes.has_room(256));
+        assert!(notes.has_room(255, RING) && !notes.has_room(256, RING));
         notes.set_answered(u32::MAX - 10);
-        assert!(notes.has_room(0) && notes.has_room(244) && !notes.has_room(245));
+        assert!(notes.has_room(0, RING) && notes.has_room(244, RING) && !notes.has_room(245, RING));
     }
 }

@@ -36,12 +36,21 @@ pub struct Policy {
     pub max_frame: u32,
     /// Bytes below which an answer of an API with [`SMALL_ANSWERS_LOCAL`] is the daemon's, as its size field says it.
     pub small_answer: u32,
+    /// Requests that may be unanswered while more are forwarded; beyond [`super::notes::RING`] it says nothing.
+    pub in_flight: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 impl Policy {
     /// A table by which every frame is the daemon's.
-    pub const NOTHING: Self =
-        Self { rules: [Rule { flags: 0, min_version: 0, max_version: 0 }; API_KEYS], max_frame: 0, small_answer: 0 };
+    pub const NOTHING: Self = Self {
+        rules: [Rule { flags: 0, min_version: 0, max_version: 0 }; API_KEYS],
+        max_frame: 0,
+        small_answer: 0,
+        in_flight: 0,
+        reserved: 0,
+    };
 
     /// The rule for a request, `None` where it is the daemon's.
     #[must_use]
@@ -53,7 +62,7 @@ impl Policy {
     }
 }
 
-const _: () = assert!(size_of::<Policy>() == 4 * API_KEYS + 8);
+const _: () = assert!(size_of::<Policy>() == 4 * API_KEYS + 16);
 
 #[cfg(test)]
 mod tests {

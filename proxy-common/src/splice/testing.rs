@@ -8,7 +8,7 @@ use std::vec::Vec;
 use super::arm::Armed;
 use super::egress::egress;
 use super::ingress::ingress;
-use super::notes::{Kind, Note, Notes};
+use super::notes::{Kind, Note, Notes, RING};
 use super::policy::{FORWARD, Policy, Rule, SMALL_ANSWERS_LOCAL};
 use super::segment::{Arriving, Leaving, Segment, Soundness};
 use super::seq::{InLocal, InWire, OutLocal, OutWire};
@@ -56,7 +56,7 @@ fn origin(rcv_nxt: u32, write_seq: u32, y_wl: u32) -> Origin {
 
 impl Bench {
     pub(super) fn new() -> Self {
-        let mut policy = Policy { max_frame: 1 << 20, small_answer: 60, ..Policy::NOTHING };
+        let mut policy = Policy { max_frame: 1 << 20, small_answer: 60, in_flight: RING, ..Policy::NOTHING };
         policy.rules[0] = Rule { flags: FORWARD, min_version: 3, max_version: 13 };
         policy.rules[1] = Rule { flags: FORWARD, min_version: 4, max_version: 15 };
         policy.rules[2] = Rule { flags: FORWARD | SMALL_ANSWERS_LOCAL, min_version: 0, max_version: 9 };

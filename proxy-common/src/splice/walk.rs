@@ -196,7 +196,7 @@ impl Walk {
             return self.fails();
         }
         match side {
-            Side::Client if notes.has_room(index) => match requests::read(payload, self.at, p.length, policy) {
+            Side::Client if notes.has_room(index, policy.in_flight) => match requests::read(payload, self.at, p.length, policy) {
                 Some(request) => {
                     self.survey.put(self.nth, request.note);
                     self.passes(request.length)

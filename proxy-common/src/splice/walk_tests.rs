@@ -142,6 +142,21 @@ fn a_packet_of_too_many_frames_and_a_full_ring_are_the_daemons() {
 }
 
 #[test]
+fn requests_beyond_the_limit_of_unanswered_ones_are_the_daemons() {
+    let many = |n: u32| (0..n).flat_map(|_| request(1, 4, 12)).collect::<Vec<_>>();
+    let mut bench = Bench::new();
+    bench.policy.in_flight = 5;
+    bench.notes.set_answered(0u32.wrapping_sub(3));
+    assert!(walked(&mut bench, Side::Client, &many(2)).forward, "the fourth and the fifth");
+    assert!(!walked(&mut bench, Side::Client, &many(3)).forward, "the sixth");
+    bench.notes.set_answered(0u32.wrapping_sub(2));
+    assert!(walked(&mut bench, Side::Client, &many(3)).forward, "one was answered");
+    bench.policy.in_flight = u32::MAX;
+    bench.notes.set_answered(0u32.wrapping_sub(RING - 2));
+    assert!(!walked(&mut bench, Side::Client, &many(3)).forward, "the ring bounds it in any case");
+}
+
+#[test]
 fn an_answer_passes_by_its_requests_note() {
     let mut long = std::vec![0; 64];
     long[3] = 60;

@@ -140,7 +140,7 @@ impl Broker {
         if self.endpoint.at_end() && self.answers.is_empty() {
             self.endpoint.shutdown();
         }
-        if self.rng.chance(100) {
+        if self.rng.chance(self.habits.hesitates) {
             self.writes_at = now + 1 + self.rng.below(self.habits.pause + 1);
         }
     }

@@ -19,6 +19,8 @@ pub(crate) struct Habits {
     pub(crate) read: usize,
     /// Between two reads, and between writes at most.
     pub(crate) pause: Micros,
+    /// Per mille of writes after which it pauses.
+    pub(crate) hesitates: u32,
     /// When it ends the connection with RST, if it does.
     pub(crate) aborts_at: Option<Micros>,
     /// Exchanges after which it closes.
@@ -106,7 +108,7 @@ impl Client {
             self.endpoint.shutdown();
         }
         // Now and then it hesitates.
-        if self.rng.chance(100) {
+        if self.rng.chance(self.habits.hesitates) {
             self.writes_at = now + 1 + self.rng.below(self.habits.pause + 1);
         }
     }

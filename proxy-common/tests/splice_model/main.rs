@@ -46,7 +46,7 @@ const MAX_EVENTS: usize = 500_000;
 const MAX_TIME: Micros = 3_600_000 * MILLI;
 
 /// What must happen in an ordinary run, or it proves less than it says.
-const HAPPENINGS: [&str; 21] = [
+const HAPPENINGS: [&str; 26] = [
     "opened",
     "frame",
     "hole",
@@ -61,6 +61,11 @@ const HAPPENINGS: [&str; 21] = [
     "bad sequence",
     "bad ack",
     "bad reset",
+    "bad flags",
+    "ring full",
+    "no note",
+    "opened in mid-frame",
+    "frame in turns",
     "recalled",
     "own request",
     "→ untouched",

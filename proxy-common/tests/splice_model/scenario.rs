@@ -89,6 +89,7 @@ fn habits(rng: &mut Rng, exchanges: usize) -> Habits {
         write: if rng.chance(250) { 1 + rng.below(300) as usize } else { 60_000 },
         read: 20 + rng.below(read) as usize,
         pause: if rng.chance(300) { rng.below(20 * MILLI) } else { rng.below(300) },
+        hesitates: 100,
         aborts_at: rng.chance(30).then(|| rng.below(200 * MILLI)),
         closes_after: if rng.chance(30) { 1 + rng.below(exchanges as u64) as usize } else { usize::MAX },
         lingers: rng.chance(300),
@@ -100,16 +101,22 @@ impl Scenario {
     pub(crate) fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         // Now and then more requests are under way than the ring of notes has room for.
-        let deep = rng.chance(10);
-        let exchanges = if deep { 300 + rng.below(300) } else { 5 + rng.below(40) } as usize;
+        let deep = rng.chance(40);
+        // Of these, a trickle that nobody answers for long: the kernel's walk meets the full ring, not the daemon.
+        let trickle = deep && rng.chance(700);
+        let exchanges = match (deep, trickle) {
+            (_, true) => 600 + rng.below(400),
+            (true, false) => 300 + rng.below(300),
+            (false, false) => 5 + rng.below(40),
+        } as usize;
         let largest = [400, 3_000, 20_000, 100_000][rng.below(4) as usize];
         let shape = Shape {
             exchanges,
             largest: if deep { 40 } else { largest },
-            local: [0, 20, 100, 400, 1_000][rng.below(5) as usize],
+            local: if trickle { 0 } else { [0, 20, 100, 400, 1_000][rng.below(5) as usize] },
             small_answers_local: rng.chance(200),
         };
-        let mild = rng.chance(700);
+        let mild = trickle || rng.chance(700);
         let sack = rng.chance(700);
         let mss = 200 + rng.below(1_260) as usize;
         let scale = [0, 2, 7][rng.below(3) as usize];
@@ -135,6 +142,10 @@ impl Scenario {
         let mut broker = habits(&mut rng, exchanges);
         broker.write = broker.write.max(least);
         let depth = if deep { exchanges } else { client.depth };
+        if trickle {
+            (client.write, client.pause, client.hesitates) = (60_000, 1 + rng.below(20 * MILLI), 1_000);
+            (broker.read, broker.write, broker.pause) = (60_000, 60_000, 8_000 * MILLI + rng.below(8_000 * MILLI));
+        }
         Self {
             seed,
             shape,
@@ -159,6 +170,7 @@ impl Scenario {
         }
         let manner = &mut self.manner;
         (manner.stalls, manner.recalls, manner.own_requests, manner.local_loss, manner.attacks) = (0, 0, 0, 0, 0);
+        manner.unnoted = 0;
         (manner.arms, manner.room, manner.splices_at, manner.cpu_delay) = (1_000, u32::MAX, 0, 0);
         for habits in [&mut self.client, &mut self.broker] {
             (habits.aborts_at, habits.closes_after, habits.lingers) = (None, usize::MAX, true);
@@ -191,6 +203,7 @@ impl Scenario {
             |s| s.manner.attacks /= 2,
             |s| s.manner.stalls = 0,
             |s| s.manner.recalls = 0,
+            |s| s.manner.unnoted = 0,
             |s| s.manner.most_own_requests = 0,
             |s| s.manner.most_own_requests = s.manner.most_own_requests.min(1),
             |s| s.manner.most_local_losses = 0,
@@ -236,6 +249,7 @@ fn manner(rng: &mut Rng, mss: usize) -> Manner {
         recalls: rate(rng, 20),
         own_requests: rate(rng, 30),
         most_own_requests: rng.below(8) as u32,
+        unnoted: if rng.chance(100) { rate(rng, 300) } else { 0 },
         local_loss: rate(rng, 60),
         most_local_losses: rng.below(20) as u32,
         first_index: if rng.chance(500) { rng.next() as u32 } else { 0u32.wrapping_sub(rng.below(40) as u32) },

@@ -2,6 +2,7 @@
 //! What client and broker say to each other: the oracle. Which bytes each must receive follows from the script alone,
 //! whatever way they take.
 
+use proxy_common::splice::notes::RING;
 use proxy_common::splice::policy::{FORWARD, Policy, Rule, SMALL_ANSWERS_LOCAL};
 
 use crate::net::Rng;
@@ -66,7 +67,7 @@ pub(crate) struct Shape {
 impl Shape {
     /// The policy under which the kernel runs.
     pub(crate) fn policy(&self) -> Policy {
-        let mut policy = Policy { max_frame: 1 << 20, small_answer: SMALL_ANSWER, ..Policy::NOTHING };
+        let mut policy = Policy { max_frame: 1 << 20, small_answer: SMALL_ANSWER, in_flight: RING, ..Policy::NOTHING };
         policy.rules[usize::from(PRODUCE)] = Rule { flags: FORWARD, min_version: 3, max_version: 13 };
         let small = if self.small_answers_local { SMALL_ANSWERS_LOCAL } else { 0 };
         policy.rules[usize::from(FETCH)] =

@@ -262,7 +262,7 @@ fn admission(admission: &Admission, client: IpAddr) -> Vec<String> {
 
 /// What the kernel passes on, by the very table that it goes by.
 fn kernel(vc: &VirtualCluster, mode: FastPathMode, key: ApiKey, version: ApiVersion) -> String {
-    let table = policy::policy(vc.versions, vc.limits.frame.0, routes_reads(vc));
+    let table = policy::policy(vc.versions, &vc.limits, routes_reads(vc));
     let rule = table.rule(key.0 as u16, version.0 as u16);
     let sentence = match (mode, rule) {
         (FastPathMode::Off, _) => "nothing: fast_path.mode is off",

@@ -210,7 +210,7 @@ impl EdgeControl {
     pub(super) fn allow_splice(&self, shared: &Shared) {
         let access = self.steering.splice(&shared.name).and_then(|access| {
             let config = shared.config();
-            let table = policy::policy(config.versions, config.limits.frame.0, shared.racks.is_on());
+            let table = policy::policy(config.versions, &config.limits, shared.racks.is_on());
             access.splicer.set_policy(access.policy, &table).map_err(|error| format!("{error:#}"))?;
             Ok(access)
         });

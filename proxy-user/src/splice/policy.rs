@@ -5,7 +5,7 @@
 use proxy_common::frame::RequestPrefix;
 use proxy_common::splice::policy::{API_KEYS, FORWARD, Policy, Rule};
 
-use crate::config::Versions;
+use crate::config::{Limits, Versions};
 use crate::kafka::api::{self, ApiSpec};
 use crate::kafka::header::Partial;
 use crate::kafka::ids::{ApiKey, ApiVersion};
@@ -14,11 +14,12 @@ use crate::route::{self, AnswerPlan, Plan};
 /// Largest frame the table can allow ([`Policy::max_frame`]).
 const MAX_FRAME: u64 = 1 << 30;
 
-/// The table of a virtual cluster. `frame`: `limits.frame` in bytes. `routes_reads`: consumers of these connections are led
-/// to replicas, so that the daemon looks at their Fetch.
+/// The table of a virtual cluster. `routes_reads`: consumers of these connections are led to replicas, so that the daemon
+/// looks at their Fetch.
 #[must_use]
-pub fn policy(versions: Versions, frame: u64, routes_reads: bool) -> Policy {
-    let mut policy = Policy { max_frame: frame.min(MAX_FRAME) as u32, ..Policy::NOTHING };
+pub fn policy(versions: Versions, limits: &Limits, routes_reads: bool) -> Policy {
+    let max_frame = limits.frame.0.min(MAX_FRAME) as u32;
+    let mut policy = Policy { max_frame, in_flight: limits.in_flight, ..Policy::NOTHING };
     for spec in api::all() {
         let place = usize::try_from(spec.key.0).ok().filter(|key| *key < API_KEYS);
         if let (Some(place), Some(rule)) = (place, rule(spec, versions, routes_reads)) {
@@ -49,6 +50,7 @@ fn passes(key: ApiKey, version: ApiVersion, versions: Versions, routes_reads: bo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Size;
 
     const POLICIES: [Versions; 3] = [Versions::Auto, Versions::Conservative, Versions::Full];
 
@@ -56,7 +58,7 @@ mod tests {
     fn a_frame_is_the_kernels_where_the_daemon_would_pass_it_on_and_nowhere_else() {
         for versions in POLICIES {
             for routes_reads in [false, true] {
-                let table = policy(versions, 100 << 20, routes_reads);
+                let table = policy(versions, &Limits::default(), routes_reads);
                 for key in -1..=300i16 {
                     for version in -1..=40i16 {
                         let ruled = table.rule(key as u16, version as u16).is_some();
@@ -70,7 +72,7 @@ mod tests {
 
     #[test]
     fn what_changes_addresses_versions_or_authentication_is_the_daemons() {
-        let table = policy(Versions::Auto, 100 << 20, false);
+        let table = policy(Versions::Auto, &Limits::default(), false);
         for (key, version) in [(3, 12), (10, 4), (17, 1), (18, 3), (36, 2), (60, 1), (78, 1), (79, 1), (80, 0), (1, 16)]
         {
             assert_eq!(table.rule(key, version), None, "key {key} v{version}");
@@ -78,14 +80,19 @@ mod tests {
         for (key, version) in [(0, 3), (0, 13), (1, 4), (1, 15), (8, 2), (11, 5), (12, 4), (22, 0), (26, 5), (68, 0)] {
             assert!(table.rule(key, version).is_some(), "key {key} v{version}");
         }
-        let routed = policy(Versions::Auto, 100 << 20, true);
+        let routed = policy(Versions::Auto, &Limits::default(), true);
         assert_eq!((routed.rule(1, 11), routed.rule(1, 15)), (None, None), "Fetch is looked at");
         assert!(routed.rule(1, 10).is_some() && routed.rule(0, 13).is_some());
     }
 
     #[test]
-    fn the_frame_limit_is_the_configs_up_to_what_the_table_can_say() {
-        assert_eq!(policy(Versions::Auto, 1000, false).max_frame, 1000);
-        assert_eq!(policy(Versions::Auto, u64::MAX, false).max_frame, 1 << 30);
+    fn the_limits_are_the_configs_up_to_what_the_table_can_say() {
+        let of = |frame, in_flight| {
+            let limits = Limits { frame: Size(frame), in_flight, ..Limits::default() };
+            let table = policy(Versions::Auto, &limits, false);
+            (table.max_frame, table.in_flight)
+        };
+        assert_eq!(of(1000, 7), (1000, 7));
+        assert_eq!(of(u64::MAX, u32::MAX), (1 << 30, u32::MAX));
     }
 }

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{Ordering, fence};
 
 use proxy_common::flows::Slot;
+use proxy_common::splice::notes::RING;
 use proxy_common::splice::policy::{FORWARD, Policy, Rule};
 use proxy_common::splice::state::{Dir, Leg, Origin, Session};
 use proxy_common::tables::Address;
@@ -17,7 +18,7 @@ pub(crate) const MAX_FRAME: u32 = 64 << 20;
 
 /// Forwards [`FORWARDED`] in versions 0 to 15, and nothing else.
 pub(crate) fn policy() -> Policy {
-    let mut policy = Policy { max_frame: MAX_FRAME, ..Policy::NOTHING };
+    let mut policy = Policy { max_frame: MAX_FRAME, in_flight: RING, ..Policy::NOTHING };
     policy.rules[usize::from(FORWARDED)] = Rule { flags: FORWARD, min_version: 0, max_version: 15 };
     policy
 }

@@ -23,7 +23,7 @@ impl Gateway {
     }
 
     fn forged(&mut self, side: Side, d: &Dir, e: &Dir) -> Segment {
-        let flags = [RST, RST | ACK, RST | ACK, SYN, ACK, ACK, ACK, ACK][self.rng.below(8) as usize];
+        let flags = [RST, RST | ACK, RST | ACK, SYN, SYN | RST, ACK, ACK, ACK, ACK][self.rng.below(9) as usize];
         let seq = self.rng.next() as u32;
         let mut segment = Segment::bare(remote(side), local(side), flags, seq, e.y_ack.0);
         let window = d.x_edge.since(acks::ack_x(d));

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use proxy_common::request::{Partial, produce_acks};
 use proxy_common::splice::arm::Armed;
-use proxy_common::splice::notes::{Kind, Note, Notes};
+use proxy_common::splice::notes::{Kind, Note, Notes, RING};
 use proxy_common::splice::seq::{InLocal, OutLocal};
 use proxy_common::splice::state::Side;
 
@@ -285,7 +285,7 @@ impl Gateway {
 
     /// A place in the ring is free, or no answer will come any more.
     fn has_room(&self, index: u32) -> bool {
-        self.lane(Side::Broker).ended || self.session.as_ref().is_none_or(|session| session.notes.has_room(index))
+        self.lane(Side::Broker).ended || self.session.as_ref().is_none_or(|session| session.notes.has_room(index, RING))
     }
 
     fn parse(&mut self, side: Side) {
@@ -324,7 +324,8 @@ impl Gateway {
     fn note(&mut self, kind: Kind) {
         let note = Note { kind, mirrored: false };
         let index = self.lane(Side::Client).index;
-        if let Some(session) = &self.session {
+        let kept = self.daemon.rng.chance(self.manner.unnoted);
+        if let Some(session) = self.session.as_ref().filter(|_| !kept) {
             session.notes.set(index, note);
         }
         self.daemon.notes.insert(index, note);
@@ -390,10 +391,9 @@ impl Gateway {
         let Some(head) = lane.held.first_chunk::<4>() else { return };
         let size = u32::from_be_bytes(*head);
         let (length, index) = (4 + size as usize, lane.index);
-        let note = match &self.session {
-            Some(session) => session.notes.get(index),
-            None => self.daemon.notes.get(&index).copied().unwrap_or(Note::UNKNOWN),
-        };
+        let shared = self.session.as_ref().map_or(Note::UNKNOWN, |session| session.notes.get(index));
+        let own_note = self.daemon.notes.get(&index).copied().unwrap_or(Note::UNKNOWN);
+        let note = if shared == Note::UNKNOWN { own_note } else { shared };
         let own = self.daemon.own_requests.contains(&index);
         let passes = match note.kind {
             Kind::Plain => true,

@@ -3,6 +3,7 @@
 
 use proxy_common::splice::egress::egress;
 use proxy_common::splice::ingress::ingress;
+use proxy_common::splice::notes::{Kind, Note, Notes, RING};
 use proxy_common::splice::segment::{Arriving, Leaving, Soundness};
 use proxy_common::splice::seq::{InLocal, InWire, OutLocal, OutWire, largest_window};
 use proxy_common::splice::state::{Dir, Side};
@@ -117,13 +118,38 @@ impl Gateway {
         let i = side.index();
         let armed = session.arms[i].read();
         let (d, notes) = (&session.dirs[i], &session.notes);
-        let survey = survey(d, side, &arriving, armed, &segment.payload[..], &self.policy, notes);
+        let walked = |notes: &Notes| survey(d, side, &arriving, armed, &segment.payload[..], &self.policy, notes);
+        let survey = walked(notes);
+        let missed = (!survey.forward).then(|| self.missed(d, side, notes, walked)).flatten();
         // A CPU takes its packets in order.
         let cpu = self.rng.below(2) as usize;
         let free = self.held.iter().filter(|held| held.cpu == cpu).map(|held| held.at).max().unwrap_or(now);
         let delay = if self.rng.chance(500) { self.rng.below(self.manner.cpu_delay + 1) } else { 0 };
         let at = free.max(now + delay);
         self.held.push(Held { at, cpu, side, segment, arriving, survey, injected });
+        if let Some(what) = missed {
+            self.counts.count(what);
+        }
+    }
+
+    /// What of the notes alone kept a packet from being forwarded.
+    fn missed(&self, d: &Dir, side: Side, notes: &Notes, walked: impl Fn(&Notes) -> Survey) -> Option<&'static str> {
+        let other = Notes::default();
+        match side {
+            Side::Client => {
+                other.set_answered(d.frames);
+                walked(&other).forward.then_some("ring full")
+            }
+            Side::Broker if self.manner.unnoted == 0 => None,
+            Side::Broker => {
+                for index in (0..RING).map(|nth| d.frames.wrapping_add(nth)) {
+                    let note = notes.get(index);
+                    let known = note.kind != Kind::Unknown;
+                    other.set(index, if known { note } else { Note { kind: Kind::Plain, ..note } });
+                }
+                walked(&other).forward.then_some("no note")
+            }
+        }
     }
 
     pub(super) fn commit_due(&mut self, now: Micros) {
@@ -154,6 +180,13 @@ impl Gateway {
 
     fn count_progress(&mut self, side: Side, before: &[Dir; 2], after: &[Dir; 2], survey: &Survey) {
         let (was, is) = (&before[side.index()], &after[side.index()]);
+        if is.is_peer() && !was.is_peer() && is.pw == survey.from && survey.remain_from > 0 {
+            self.counts.count("opened in mid-frame");
+            // The same frame was the kernel's, then the daemon's, and is the kernel's again.
+            if was.epoch > 0 && was.prefix > 0 && was.frames == survey.frames_from {
+                self.counts.count("frame in turns");
+            }
+        }
         if is.is_peer() && (!was.is_peer() || is.exp != was.exp) {
             self.counts.forwarded += u64::from(survey.length);
             self.counts.frames += u64::from(survey.frames.wrapping_sub(survey.frames_from));

@@ -58,6 +58,8 @@ pub(crate) struct Manner {
     /// Per mille of steps at which it wants to send a request of its own, and how many at most.
     pub(crate) own_requests: u32,
     pub(crate) most_own_requests: u32,
+    /// Per mille of requests whose note it keeps to itself: the kernel meets an answer that it knows nothing of.
+    pub(crate) unnoted: u32,
     /// Per mille of packets for a local socket that it never sees, and how many at most.
     pub(crate) local_loss: u32,
     pub(crate) most_local_losses: u32,
