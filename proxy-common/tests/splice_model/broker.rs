@@ -161,7 +161,10 @@ impl Broker {
     }
 
     fn reads_next_at(&self) -> Option<Micros> {
-        let waits = self.serial && !self.answers.is_empty() && self.is_open();
+        // Once it has closed a window that it had promised, it must read on: its peer can say nothing from beyond the
+        // window, and of what it says from before, the window is old news to this host (SND.WL1). If that host now
+        // waits for room to send, two plain TCP connections stand still as well.
+        let waits = self.serial && !self.answers.is_empty() && self.is_open() && !self.endpoint.broke_promise();
         (self.endpoint.unread() > 0 && !waits).then_some(self.reads_at)
     }
 }

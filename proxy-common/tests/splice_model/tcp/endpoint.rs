@@ -186,6 +186,11 @@ impl Endpoint {
         self.receiver.is_finished() && self.receiver.unread() == 0
     }
 
+    /// Whether it has closed a window that it had promised, for want of memory.
+    pub(crate) fn broke_promise(&self) -> bool {
+        self.receiver.broke_promise()
+    }
+
     /// Number of the next byte expected (`rcv_nxt`).
     pub(crate) fn rcv_nxt(&self) -> u32 {
         self.receiver.next() as u32

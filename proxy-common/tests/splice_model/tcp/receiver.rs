@@ -47,6 +47,8 @@ pub(super) struct Receiver {
     repeated: Option<(u64, u64)>,
     /// An arrival found no memory: the next acknowledgment says so.
     starved: bool,
+    /// It has closed a window that it had promised, for want of memory.
+    broke_promise: bool,
 }
 
 impl Receiver {
@@ -66,6 +68,7 @@ impl Receiver {
             fin: None,
             repeated: None,
             starved: false,
+            broke_promise: false,
         }
     }
 
@@ -260,12 +263,18 @@ impl Receiver {
     pub(super) fn tell(&mut self) -> u16 {
         let promised = self.available().next_multiple_of(1 << self.scale);
         // Without memory the promise is broken: Linux shrinks the window, to zero.
+        self.broke_promise |= self.starved;
         let window = if self.starved { 0 } else { self.selected().max(promised).min(self.largest_window) };
         self.starved = false;
         self.repeated = None;
         self.told = self.next;
         self.window = window;
         (window >> self.scale) as u16
+    }
+
+    /// Whether it has closed a window that it had promised.
+    pub(super) fn broke_promise(&self) -> bool {
+        self.broke_promise
     }
 
     /// The blocks of the SACK option: what came twice, then what is early, newest first.
