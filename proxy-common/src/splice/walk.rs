@@ -196,13 +196,15 @@ impl Walk {
             return self.fails();
         }
         match side {
-            Side::Client if notes.has_room(index, policy.in_flight) => match requests::read(payload, self.at, p.length, policy) {
-                Some(request) => {
-                    self.survey.put(self.nth, request.note);
-                    self.passes(request.length)
+            Side::Client if notes.has_room(index, policy.in_flight) => {
+                match requests::read(payload, self.at, p.length, policy) {
+                    Some(request) => {
+                        self.survey.put(self.nth, request.note);
+                        self.passes(request.length)
+                    }
+                    None => self.fails(),
                 }
-                None => self.fails(),
-            },
+            }
             Side::Client => self.fails(),
             Side::Broker => match answers::read(payload, self.at, p.length, notes.get(index), policy) {
                 Start::Passes(length) => self.passes(length),

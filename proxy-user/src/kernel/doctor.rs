@@ -1,12 +1,14 @@
 //! What this host can and can't do, one sentence each: facts are gathered, then judged by a pure function.
 
 use std::fs;
+use std::iter;
 use std::path::Path;
 
 use serde::Serialize;
 
 use super::capabilities::{Capability, Set};
 use super::interfaces::{self, Network};
+use super::offloads::{self, Obstacle};
 use super::{PIN_DIRECTORY, netdev, object, programs, sys};
 
 /// The oldest kernel the programs are written for: 6.6, the long-term release with BPF links for TC (`tcx`).
@@ -74,6 +76,8 @@ struct Interface {
     /// The driver runs XDP by itself; `None`: the kernel doesn't tell (before 6.3).
     native: Option<bool>,
     lro: bool,
+    /// What prevents the splice.
+    obstacle: Option<Obstacle>,
 }
 
 impl Facts {
@@ -103,6 +107,7 @@ fn look_at(network: &Network) -> Vec<Interface> {
         driver: interfaces::driver(&name),
         native: features.as_ref().and_then(|netdev| netdev.runs_xdp(index).ok()),
         lro: interfaces::has_lro(&name),
+        obstacle: offloads::obstacle(&name, index),
         name,
     };
     wanted.into_iter().map(look).collect()
@@ -160,7 +165,7 @@ fn judge(facts: &Facts, connections: u64) -> Vec<Finding> {
         None => {}
     }
     findings.push(tcx(release.as_deref()));
-    findings.extend(interfaces.iter().map(interface));
+    findings.extend(interfaces.iter().flat_map(|i| iter::once(interface(i)).chain(splice(i))));
     findings
 }
 
@@ -176,7 +181,7 @@ fn tcx(release: Option<&str>) -> Finding {
 }
 
 fn interface(interface: &Interface) -> Finding {
-    let Interface { name, driver, native, lro } = interface;
+    let Interface { name, driver, native, lro, .. } = interface;
     let driver = driver.as_deref().unwrap_or("unknown driver");
     let (ok, sentence, remedy) = match (lro, native) {
         (true, _) => (
@@ -200,6 +205,14 @@ fn interface(interface: &Interface) -> Finding {
         ),
     };
     Finding { topic: "XDP", ok, sentence, remedy }
+}
+
+/// What of an interface prevents the splice. Of LRO its own finding speaks.
+fn splice(interface: &Interface) -> Option<Finding> {
+    let Interface { name, obstacle, lro: false, .. } = interface else { return None };
+    let Obstacle { why, remedy } = obstacle.as_ref()?;
+    let sentence = format!("Connections by {name} stay the daemon's: {why}.");
+    Some(Finding { topic: "fast path", ok: false, sentence, remedy: Some(remedy.clone()) })
 }
 
 fn finding(topic: &'static str, ok: bool, good: &str, bad: &str, remedy: &str) -> Finding {
@@ -302,7 +315,7 @@ mod tests {
     }
 
     fn eth0() -> Interface {
-        Interface { name: "eth0".into(), driver: Some("ixgbe".into()), native: Some(true), lro: false }
+        Interface { name: "eth0".into(), driver: Some("ixgbe".into()), native: Some(true), lro: false, obstacle: None }
     }
 
     fn complaints(facts: &Facts, connections: u64) -> Vec<&'static str> {
@@ -317,7 +330,10 @@ mod tests {
     #[test]
     fn each_lack_is_one_complaint_with_a_remedy() {
         type Lack = fn(&mut Facts);
-        let lacks: [(&str, Lack); 9] = [
+        let lacks: [(&str, Lack); 10] = [
+            ("fast path", |f| {
+                f.interfaces[0].obstacle = Some(Obstacle { why: "lists".into(), remedy: "off".into() });
+            }),
             ("XDP", |f| f.interfaces[0].lro = true),
             ("XDP", |f| f.interfaces[0].native = Some(false)),
             ("kernel programs", |f| f.built = false),

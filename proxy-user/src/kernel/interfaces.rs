@@ -104,7 +104,7 @@ struct Request {
 }
 
 /// Asks the driver of an interface (SIOCETHTOOL).
-fn ethtool<T>(name: &str, ask: &mut T) -> io::Result<()> {
+pub(super) fn ethtool<T>(name: &str, ask: &mut T) -> io::Result<()> {
     const SIOCETHTOOL: libc::c_ulong = 0x8946;
     let mut request = Request { name: [0; libc::IFNAMSIZ], data: (&raw mut *ask).cast(), _rest: [0; 16] };
     if name.len() >= request.name.len() {

@@ -15,6 +15,7 @@ mod layout;
 mod logs;
 mod netdev;
 pub mod object;
+mod offloads;
 mod pins;
 mod programs;
 mod source;

@@ -50,7 +50,7 @@ fn passes(key: ApiKey, version: ApiVersion, versions: Versions, routes_reads: bo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Size;
+    use crate::config::units::Size;
 
     const POLICIES: [Versions; 3] = [Versions::Auto, Versions::Conservative, Versions::Full];
 

@@ -22,7 +22,7 @@ use suite::Edge;
 /// crate against real Kafka, one at a time. The last line is `N passed, N failed, N skipped`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Everything: long soaks, all clients in both modes (an hour and more)
+    /// Everything: long soaks, a million seeds, all clients in both modes (two hours and more)
     #[arg(long)]
     full: bool,
     /// Only the suites of the `tests` crate whose name contains this
@@ -37,6 +37,9 @@ pub(crate) struct Args {
 const FUZZ_CI: u32 = 30;
 const FUZZ_FULL: u32 = 600;
 
+/// Seeds of the splice's model.
+const SEEDS_FULL: u64 = 1_000_000;
+
 /// A suite that takes longer hangs. It is ended, and what it started goes with it.
 const PATIENCE_CI: Duration = Duration::from_secs(15 * 60);
 const PATIENCE_FULL: Duration = Duration::from_secs(3 * 60 * 60);
@@ -49,6 +52,11 @@ pub(crate) fn main(Args { full, suite, lint }: &Args) -> Result<()> {
     fs::create_dir_all(workspace::scratch())?;
     fs::write(&skips, "").with_context(|| format!("emptying {}", skips.display()))?;
 
+    let tier = suite::Tier {
+        name: if *full { "full" } else { "ci" },
+        patience: if *full { PATIENCE_FULL } else { PATIENCE_CI },
+        seeds: full.then_some(SEEDS_FULL),
+    };
     let mut report = Report::default();
     if suite.is_none() {
         if *lint {
@@ -56,15 +64,11 @@ pub(crate) fn main(Args { full, suite, lint }: &Args) -> Result<()> {
             let result = lint::check(false);
             report.add(Row::of_result("lint", began.elapsed(), result));
         }
-        report.add(suite::cargo_test("unit and property", &["--lib", "--bins"])?);
-        report.add(suite::cargo_test("documentation", &["--doc"])?);
-        report.add(suite::components()?);
+        report.add(suite::cargo_test("unit and property", &["--lib", "--bins"], &tier)?);
+        report.add(suite::cargo_test("documentation", &["--doc"], &tier)?);
+        report.add(suite::components(&tier)?);
         fuzz(&mut report, if *full { FUZZ_FULL } else { FUZZ_CI });
     }
-    let tier = suite::Tier {
-        name: if *full { "full" } else { "ci" },
-        patience: if *full { PATIENCE_FULL } else { PATIENCE_CI },
-    };
     for name in suite::names()? {
         if suite.as_ref().is_none_or(|part| name.contains(part.as_str())) {
             report.add(suite::run(&name, &tier, Edge::AsWritten)?);

@@ -21,26 +21,30 @@ pub(crate) struct Tier {
     pub(crate) name: &'static str,
     /// How long one suite may take.
     pub(crate) patience: Duration,
+    /// Seeds of the splice's model; `None`: as many as it takes by itself.
+    pub(crate) seeds: Option<u64>,
 }
 
 /// Runs cargo's tests of the workspace that `which` selects.
 ///
 /// Every test is built for the whole workspace: naming a package would choose other features, and compile the
 /// dependencies once more for each.
-pub(crate) fn cargo_test<S: AsRef<OsStr>>(heading: &str, which: &[S]) -> Result<Row> {
+pub(crate) fn cargo_test<S: AsRef<OsStr>>(heading: &str, which: &[S], tier: &Tier) -> Result<Row> {
     let run = cargo().args(["test", "--workspace", "--no-fail-fast"]).args(which);
-    read(heading, with_environment(run, "ci").into_command(), None)
+    let run = with_environment(run, tier.name);
+    let run = tier.seeds.iter().fold(run, |run, seeds| run.env("SPLICE_SEEDS", seeds.to_string()));
+    read(heading, run.into_command(), None)
 }
 
 /// The integration tests of the crates that are shipped.
-pub(crate) fn components() -> Result<Row> {
+pub(crate) fn components(tier: &Tier) -> Result<Row> {
     let mut which = Vec::new();
     for package in ["proxy-common", "proxy-user"] {
         for name in sources(&workspace::root().join(package).join("tests"))? {
             which.extend(["--test".to_owned(), name]);
         }
     }
-    cargo_test("integration", &which)
+    cargo_test("integration", &which, tier)
 }
 
 /// The suites of the `tests` crate.

@@ -15,7 +15,7 @@ use super::sys::{Way, chain};
 use crate::gateway::edge::SpliceInterface;
 use crate::kernel::EdgeError;
 use crate::kernel::backoff::Backoff;
-use crate::kernel::interfaces::has_lro;
+use crate::kernel::offloads::obstacle;
 use crate::kernel::programs::{pin_link, refused};
 
 /// What may be changed now.
@@ -107,8 +107,8 @@ impl Chain {
 
     /// Why an interface that has the programs can't be used.
     fn look(&mut self, ebpf: &mut Ebpf, pin: &Path, set: &Set, index: u32, name: &str, leave: Leave) -> Option<String> {
-        if let Some(why) = lro(name) {
-            return Some(why);
+        if let Some(obstacle) = obstacle(name, index) {
+            return Some(obstacle.to_string());
         }
         let ahead = match self.ahead(pin, index) {
             Ok(None) => {
@@ -142,8 +142,8 @@ impl Chain {
 
     /// Puts both programs first; why not, where that fails.
     fn attach(&mut self, ebpf: &mut Ebpf, set: &Set, index: u32, name: &str) -> Option<String> {
-        if let Some(why) = lro(name) {
-            return Some(why);
+        if let Some(obstacle) = obstacle(name, index) {
+            return Some(obstacle.to_string());
         }
         let attached = Way::BOTH.into_iter().try_for_each(|way| attach_at(ebpf, set, way, index, name));
         let error = attached.err()?;
@@ -152,10 +152,6 @@ impl Chain {
         let _ = set.end(index);
         Some(explain(&error))
     }
-}
-
-fn lro(name: &str) -> Option<String> {
-    has_lro(name).then(|| format!("large receive offload is on: `ethtool -K {name} lro off`"))
 }
 
 fn attach_at(ebpf: &mut Ebpf, set: &Set, way: Way, index: u32, interface: &str) -> Result<(), EdgeError> {
