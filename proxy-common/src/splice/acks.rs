@@ -74,13 +74,17 @@ pub const fn bare_seq_y(d: &Dir) -> OutWire {
     d.v_max.earliest(d.y_ack.plus(d.y_win))
 }
 
-/// Takes in what a packet from Y acknowledges, and Y's window where the packet is the latest to tell (as Linux does:
-/// `tcp_may_update_window`). The gate has accepted it.
+/// Takes in what a packet from Y acknowledges, and Y's window where the packet is the latest to tell or tells of more room.
+/// The gate has accepted it.
+///
+/// Linux believes a packet from before the last one that told of no window (`tcp_may_update_window`), and so can be made
+/// deaf for long by one from far ahead. No host shrinks its window but to 0, for want of memory; a larger one is the later
+/// one, or was promised.
 #[inline(always)]
 pub const fn learn(d: &mut Dir, p: &Arriving) {
     let window = window_bytes(p.window, d.y_scale);
     let newer = p.ack.after(d.y_ack)
-        || p.ack.0 == d.y_ack.0 && (p.seq.after(d.y_wl) || p.seq.0 == d.y_wl.0 && (window > d.y_win || window == 0));
+        || p.ack.0 == d.y_ack.0 && (window > d.y_win || p.seq.after(d.y_wl) || p.seq.0 == d.y_wl.0 && window == 0);
     if newer {
         d.y_ack = p.ack;
         d.y_win = window;

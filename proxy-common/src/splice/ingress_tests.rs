@@ -283,6 +283,22 @@ fn windows_are_of_the_latest_teller_and_promises_are_kept() {
 
 /// Y ran out of memory: it drops what it had promised room for, and says 0. Whoever is told anything else sends again
 /// and again, and gives up.
+/// A forged segment whose numbers lie in the window is accepted, as a socket would. What it says of the window holds until
+/// the host speaks, though its sequence number is lower.
+#[test]
+fn a_packet_from_far_ahead_does_not_make_deaf_for_what_follows() {
+    let mut bench = Bench::new();
+    let forged = Segment { window: 0, ..bench.answer(5_000, 40) };
+    assert_eq!(bench.broker(&forged, &[0; 40]).route, Route::Local);
+    assert_eq!(bench.q.y_win, 0);
+    let genuine = bench.answer(0, 0);
+    let verdict = bench.broker(&genuine, &[]);
+    assert_eq!((bench.q.y_win, verdict.local.window), (WINDOW, WINDOW));
+    let smaller = Segment { window: 70, ..bench.answer(0, 0) };
+    let _ = bench.broker(&smaller, &[]);
+    assert_eq!(bench.q.y_win, WINDOW, "it may have been under way for longer than the last");
+}
+
 #[test]
 fn a_host_that_closes_the_window_it_promised_is_believed() {
     let shut = |bench: &Bench| Segment { window: 0, seq: bench.q.y_wl.plus(1), ..bench.answer(0, 0) };
