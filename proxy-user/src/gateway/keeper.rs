@@ -190,8 +190,9 @@ impl Keeper {
             // their first request, not an end before it.
             tokio::time::sleep(NEWBORN).await;
         }
-        self.publish(BTreeMap::new(), closing);
+        // The view holds the sockets as well. Who is ended must not be able to come back.
         *self.view() = View::default();
+        self.publish(BTreeMap::new(), closing);
     }
 
     /// A publish that takes nothing from the kernel's table can't fail.

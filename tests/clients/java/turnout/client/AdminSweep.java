@@ -18,6 +18,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.Callable;
+import java.util.function.Predicate;
 import java.util.stream.Collectors;
 import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
@@ -79,8 +80,9 @@ final class AdminSweep {
                 Session.get(created.topicId(topic)));
         });
         seed(topic, transactional);
-        step("listTopics", () -> own(Session.get(admin.listTopics().listings())));
-        step("describeTopics", () -> admin.describeTopics(List.of(topic)).allTopicNames());
+        step("listTopics", () -> once(() -> own(Session.get(admin.listTopics().listings())), all -> !all.isEmpty()));
+        step("describeTopics",
+            () -> once(() -> Session.get(admin.describeTopics(List.of(topic)).allTopicNames()), all -> true));
         step("describeTopics by id", () -> {
             Uuid id = Session.get(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic).topicId();
             return admin.describeTopics(org.apache.kafka.common.TopicCollection.ofTopicIds(List.of(id))).allTopicIds();
@@ -94,7 +96,8 @@ final class AdminSweep {
         AclBinding acl = new AclBinding(new ResourcePattern(ResourceType.TOPIC, topic, PatternType.LITERAL),
             new AccessControlEntry("User:nobody", "*", AclOperation.READ, AclPermissionType.ALLOW));
         step("createAcls", () -> admin.createAcls(List.of(acl)).all());
-        step("describeAcls", () -> admin.describeAcls(acl.toFilter()).values());
+        step("describeAcls",
+            () -> once(() -> Session.get(admin.describeAcls(acl.toFilter()).values()), all -> !all.isEmpty()));
         step("deleteAcls", () -> admin.deleteAcls(List.of(acl.toFilter())).all());
         step("describeConfigs", () -> admin.describeConfigs(List.of(topicResource, brokerResource)).all());
         step("incrementalAlterConfigs", () -> admin.incrementalAlterConfigs(Map.of(topicResource,
@@ -201,37 +204,20 @@ final class AdminSweep {
         ClientQuotaEntity entity = new ClientQuotaEntity(Map.of(ClientQuotaEntity.CLIENT_ID, prefix + "-quota"));
         step("alterClientQuotas", () -> admin.alterClientQuotas(List.of(new ClientQuotaAlteration(entity,
             List.of(new ClientQuotaAlteration.Op("producer_byte_rate", 1e9))))).all());
-        step("describeClientQuotas", () -> {
-            Object quotas = null;
-            // A quota is applied when the broker asked has read the metadata log.
-            for (int i = 0; i < 50 && (quotas == null || ((Map<?, ?>) quotas).isEmpty()); i++) {
-                Thread.sleep(i == 0 ? 0 : 100);
-                quotas = Session.get(admin.describeClientQuotas(ClientQuotaFilter.contains(List.of(
-                    org.apache.kafka.common.quota.ClientQuotaFilterComponent.ofEntity(
-                        ClientQuotaEntity.CLIENT_ID, prefix + "-quota")))).entities());
-            }
-            return quotas;
-        });
+        ClientQuotaFilter ofClient = ClientQuotaFilter.contains(List.of(
+            org.apache.kafka.common.quota.ClientQuotaFilterComponent.ofEntity(
+                ClientQuotaEntity.CLIENT_ID, prefix + "-quota")));
+        step("describeClientQuotas",
+            () -> once(() -> Session.get(admin.describeClientQuotas(ofClient).entities()), all -> !all.isEmpty()));
         step("alterClientQuotas remove", () -> admin.alterClientQuotas(List.of(new ClientQuotaAlteration(entity,
             List.of(new ClientQuotaAlteration.Op("producer_byte_rate", null))))).all());
         String user = prefix + "-user";
         step("alterUserScramCredentials", () -> admin.alterUserScramCredentials(List.of(
             new UserScramCredentialUpsertion(user, new ScramCredentialInfo(SCRAM_SHA_256, 4096), "secret"))).all());
-        step("describeUserScramCredentials", () -> {
-            for (int i = 0; i < 50; i++) {
-                try {
-                    var found = Session.get(admin.describeUserScramCredentials(List.of(user)).all());
-                    // A broker that has not read the change yet may answer with a user without credentials.
-                    if (!found.get(user).credentialInfos().isEmpty()) {
-                        return found;
-                    }
-                    Thread.sleep(100);
-                } catch (Exception notYet) {
-                    Thread.sleep(100);
-                }
-            }
-            return admin.describeUserScramCredentials(List.of(user)).all();
-        });
+        // A broker that has not read the change yet may also answer with a user without credentials.
+        step("describeUserScramCredentials",
+            () -> once(() -> Session.get(admin.describeUserScramCredentials(List.of(user)).all()),
+                found -> !found.get(user).credentialInfos().isEmpty()));
         step("alterUserScramCredentials remove", () -> admin.alterUserScramCredentials(List.of(
             new UserScramCredentialDeletion(user, SCRAM_SHA_256))).all());
     }
@@ -260,6 +246,25 @@ final class AdminSweep {
         }
         System.err.printf("%s took %d ms%n", name, (System.nanoTime() - begin) / 1_000_000);
         results.put(name, outcome);
+    }
+
+    /**
+     * Asks until the answer is there, for some seconds: a change is seen once the broker that is asked has read it in
+     * the metadata log, and which broker that is is the client's choice.
+     */
+    private static <T> T once(Callable<T> ask, Predicate<T> isThere) throws Exception {
+        for (int i = 0; i < 50; i++) {
+            try {
+                T answer = ask.call();
+                if (isThere.test(answer)) {
+                    return answer;
+                }
+            } catch (Exception notYet) {
+                // Asked again below.
+            }
+            Thread.sleep(100);
+        }
+        return ask.call();
     }
 
     /** Only what this run made: others may use the cluster at the same time. */
