@@ -6,7 +6,7 @@ import time
 
 import kafka
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata, OffsetSpec, TopicPartition
-from kafka.errors import BrokerResponseError
+from kafka.errors import BrokerResponseError, RebalanceInProgressError
 
 from protocol import KafkaFailure, Read, Written, numbers, serve, value_of
 
@@ -149,6 +149,7 @@ def consume(c):
             own["group_protocol"] = "consumer"
     consumer = KafkaConsumer(**config(KafkaConsumer, **own))
     read, end = Read(), time.monotonic() + c.get("timeout_ms", 30000) / 1000
+    next_offsets = {}
     try:
         if mode == "assign":
             assigned = partitions(c)
@@ -163,11 +164,20 @@ def consume(c):
             consumer.partitions_for_topic(c["topic"])
             consumer.subscribe([c["topic"]])
         while read.count < c["count"] and time.monotonic() < end:
-            for records in consumer.poll(timeout_ms=200).values():
+            for partition, records in consumer.poll(timeout_ms=200).items():
                 for record in records:
                     read.add(record.partition, record.offset, record.key, record.value)
-        if c.get("commit") and read.count:
-            consumer.commit()
+                    next_offsets[partition] = OffsetAndMetadata(record.offset + 1, "", -1)
+        while c.get("commit") and read.count:
+            try:
+                consumer.commit(next_offsets)
+                break
+            except RebalanceInProgressError:
+                # The group forms once more where the leader's metadata had changed since it assigned. The remedy is
+                # the one that the error names: poll, and commit again.
+                if time.monotonic() > end:
+                    raise
+                consumer.poll(timeout_ms=200)
     finally:
         consumer.close(autocommit=False)
     return read.result()
