@@ -149,6 +149,10 @@ pub enum Count {
     Opening,
     /// A session whose flows were removed, because its addresses begin another connection.
     Forgotten,
+    /// A router's message about a session's packet, which who sent the packet was told.
+    PathTold,
+    /// A router's message about a packet that the session did not send, or long ago; dropped.
+    PathUnknown,
 }
 
 /// How many counts there are.
@@ -168,6 +172,8 @@ impl Count {
             Self::Unreadable => REASONS + 3,
             Self::Opening => REASONS + 4,
             Self::Forgotten => REASONS + 5,
+            Self::PathTold => REASONS + 6,
+            Self::PathUnknown => REASONS + 7,
         }
     }
 }
@@ -210,7 +216,7 @@ const _: () = {
     assert!(core::mem::offset_of!(Slot, session) == 48);
     assert!(size_of::<Dialing>() == 8);
     assert!(size_of::<Counts>() == 8 * COUNTS);
-    assert!(Count::Forgotten.index() < COUNTS, "every count has a place");
+    assert!(Count::PathUnknown.index() < COUNTS, "every count has a place");
 };
 
 // SAFETY: repr(C), made of integers and such, without padding by the checks above.

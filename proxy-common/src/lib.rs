@@ -13,6 +13,7 @@ pub mod frame;
 pub mod headers;
 pub mod packet;
 pub mod produce;
+pub mod quote;
 pub mod request;
 pub mod splice;
 pub mod steer;

@@ -81,6 +81,7 @@ pub mod ingress;
 pub mod notes;
 pub mod payload;
 pub mod policy;
+pub mod quoted;
 pub mod requests;
 pub mod sack;
 pub mod segment;

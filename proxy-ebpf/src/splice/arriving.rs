@@ -21,10 +21,10 @@ use proxy_common::tables::Address;
 use crate::maps::{ARRIVING, POLICIES, SCRATCH, Scratch};
 use crate::packet::{Skb, SkbPayload, classify};
 use crate::rewrite::{Flags, Ip, flags_and_window, make_invalid, make_valid, set_ip, set_tcp, trim};
-use crate::{DROP, NEXT, Refused, checksum, count, cut, flow, lock, opening, options, stamp};
+use crate::{DROP, NEXT, Refused, checksum, count, cut, flow, icmp, lock, opening, options, stamp};
 
 /// Time to live of forwarded packets, as if the daemon's socket had sent them.
-const HOPS: u32 = 64;
+pub const HOPS: u32 = 64;
 /// The two bits of the class that congestion notification has.
 const ECN: u32 = 3;
 
@@ -40,12 +40,11 @@ pub fn turnout_splice_in(ctx: TcContext) -> i32 {
     // SAFETY: the pointer is to this CPU's own memory, which the program at the way out does not use.
     let scratch = unsafe { &mut *scratch };
     match classify(skb, true, &mut scratch.headers) {
-        Found::Other => return NEXT,
         Found::Odd if flow::is_odd_of_session(skb) => {
             count(Count::Judged(Reason::BadForm));
             return DROP;
         }
-        Found::Odd => return NEXT,
+        Found::Other | Found::Odd => return icmp::arriving(skb, &mut scratch.quote),
         Found::Plain => {}
     }
     let Some(flow) = flow::of(skb, &scratch.headers) else { return opening::arriving(skb, &mut scratch.headers) };

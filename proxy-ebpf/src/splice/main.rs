@@ -10,6 +10,7 @@
 mod arriving;
 mod checksum;
 mod flow;
+mod icmp;
 mod leaving;
 mod lock;
 mod maps;

@@ -9,6 +9,7 @@ use proxy_common::flows::{
     SESSIONS as SESSION_COUNT, Slot,
 };
 use proxy_common::headers::Headers;
+use proxy_common::quote::Quote;
 use proxy_common::splice::arm::Armed;
 use proxy_common::splice::policy::Policy;
 use proxy_common::splice::segment::{Arriving, Leaving};
@@ -54,6 +55,8 @@ pub struct Scratch {
     pub piece: [u64; PIECE / 8],
     /// The packet's headers as they are now.
     pub headers: Headers,
+    /// What a router quotes.
+    pub quote: Quote,
     /// The word with flags and window as it came.
     pub came: u32,
     /// SACK blocks as they came.

@@ -185,7 +185,7 @@ fn pseudo(from: IpAddr, to: IpAddr, length: usize) -> Vec<u8> {
 }
 
 /// RFC 1071.
-fn checksum(parts: &[&[u8]]) -> u16 {
+pub(crate) fn checksum(parts: &[&[u8]]) -> u16 {
     let bytes = parts.concat();
     let word = |pair: &[u8]| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0));
     let mut sum: u64 = bytes.chunks(2).map(word).sum();

@@ -7,6 +7,7 @@
 mod daemon_side;
 mod fixtures;
 mod frame;
+mod message;
 mod programs;
 mod rig;
 mod session;

@@ -6,7 +6,7 @@ use proxy_common::flows::{COUNTS, Count};
 use proxy_common::splice::verdict::Reason;
 
 /// Every count.
-const ALL: [Count; 26] = [
+const ALL: [Count; 28] = [
     Count::Judged(Reason::Plain),
     Count::Judged(Reason::Opened),
     Count::Judged(Reason::Frame),
@@ -33,6 +33,8 @@ const ALL: [Count; 26] = [
     Count::Unreadable,
     Count::Opening,
     Count::Forgotten,
+    Count::PathTold,
+    Count::PathUnknown,
 ];
 
 /// A bounded label for metrics.
@@ -66,6 +68,8 @@ const fn name(count: Count) -> &'static str {
         Count::Unreadable => "unreadable",
         Count::Opening => "opening",
         Count::Forgotten => "forgotten",
+        Count::PathTold => "path_told",
+        Count::PathUnknown => "path_unknown",
     }
 }
 
@@ -81,7 +85,7 @@ mod tests {
     #[test]
     fn every_count_is_listed_once_and_has_a_name_of_its_own() {
         let places: Vec<usize> = ALL.into_iter().map(Count::index).collect();
-        assert_eq!(places, (0..=Count::Forgotten.index()).collect::<Vec<_>>());
+        assert_eq!(places, (0..=Count::PathUnknown.index()).collect::<Vec<_>>());
         let mut counts = [0; COUNTS];
         (0..).zip(&mut counts).for_each(|(n, count)| *count = n);
         let named = named(&counts);
