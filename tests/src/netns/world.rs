@@ -215,6 +215,19 @@ impl World {
         self.route()
     }
 
+    /// From now on the fabric passes to a broker host only packets of up to so many bytes, and says so to who sends larger
+    /// ones (ICMP), as a router before a tunnel does. The links are as wide as ever.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn narrow(&self, broker: usize, mtu: u32) -> Result<()> {
+        let (host, device, mtu) = (&self.brokers[broker], format!("broker{broker}"), mtu.to_string());
+        for (family, to) in [("-4", format!("{}/32", host.v4)), ("-6", format!("{}/128", host.v6))] {
+            self.fabric.ip(&[family, "route", "replace", &to, "dev", &device, "mtu", "lock", &mtu])?;
+        }
+        Ok(())
+    }
+
     fn links(&self) -> Vec<Link> {
         let clients = (0..self.clients.len()).map(Link::Client);
         let brokers = (0..self.brokers.len()).map(Link::Broker);

@@ -15,6 +15,7 @@ mod frames;
 #[path = "../splice_kernel/rig/loss.rs"]
 mod loss;
 mod mix;
+mod path;
 mod processes;
 mod sockets;
 mod stage;
