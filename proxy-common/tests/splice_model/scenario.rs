@@ -156,7 +156,8 @@ impl Scenario {
             manner,
             client: Habits { depth, closes_after: usize::MAX, ..client },
             broker,
-            serial: rng.chance(300),
+            // One answer at a time would make the trickle one of hours.
+            serial: rng.chance(300) && !trickle,
             storm: 1 + rng.below(20_000) as usize,
         }
     }

@@ -73,6 +73,12 @@ pub enum EdgeError {
         /// Its name.
         name: &'static str,
     },
+    /// The splice's programs, loaded, do something else than they should.
+    #[error(
+        "the splice's self-test fails on this kernel ({0}), so nobody's bytes are given to it; report it with the kernel's \
+         version, and run with `fast_path: {{mode: auto}}` or another kernel meanwhile"
+    )]
+    SelfTest(String),
     /// The kernel refused the object.
     #[error("the kernel refused the programs (`turnout doctor` says what this host lacks)")]
     Load(#[from] EbpfError),

@@ -116,6 +116,8 @@ fn with_kernel(suite: &str, full: bool) -> &'static [Edge] {
         "e2e_clients" if !full => &[Edge::Spliced],
         "e2e_sasl" if !full => &[Edge::Kernel],
         "cases" => &[Edge::Kernel],
+        // It runs gateways beside each other; on one host only one can have its admission in an interface's XDP.
+        "e2e_faults" if full => &[Edge::Kernel],
         _ if !full => &[],
         mainline if MAINLINE.contains(&mainline) => &[Edge::Kernel, Edge::Spliced],
         _ => &[Edge::Kernel],

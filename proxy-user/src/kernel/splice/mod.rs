@@ -13,6 +13,7 @@ mod counts;
 mod place;
 mod programs;
 mod route;
+mod selftest;
 mod sessions;
 pub(super) mod sets;
 mod slots;

@@ -7,6 +7,7 @@ use aya::programs::{ProgramFd, SchedClassifier, SocketFilter};
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::flows::SESSIONS;
 
+use super::selftest;
 use super::sys::{Memory, Way};
 use super::tables::Tables;
 use crate::kernel::EdgeError;
@@ -39,7 +40,7 @@ pub(super) struct Loaded {
     pub(super) ids: [u32; 2],
 }
 
-/// Loads it, with maps of its own.
+/// Loads it, with maps of its own, and tries it.
 pub(super) fn load(object: &[u8]) -> Result<Loaded, EdgeError> {
     let stamp = stamp(rand::random());
     let mut ebpf = EbpfLoader::new().override_global(STAMP, &stamp, true).load(object)?;
@@ -60,7 +61,7 @@ pub(super) fn load(object: &[u8]) -> Result<Loaded, EdgeError> {
                 .map_err(failed($name, 0))?
         };
     }
-    let tables = Tables {
+    let mut tables = Tables {
         flows: table!("FLOWS"),
         policies: table!("POLICIES"),
         listeners: table!("LISTENERS"),
@@ -74,6 +75,9 @@ pub(super) fn load(object: &[u8]) -> Result<Loaded, EdgeError> {
         .map_err(|source| EdgeError::System { what: "mapping the memory of sessions", source })?;
     let ids = [id(&mut ebpf, name(Way::In))?, id(&mut ebpf, name(Way::Out))?];
     let (recall, stamped) = (program_fd(&ebpf, RECALL)?, program_fd(&ebpf, STAMPED)?);
+    let ways = [program_fd(&ebpf, name(Way::In))?, program_fd(&ebpf, name(Way::Out))?];
+    let programs = selftest::Programs { ways: ways.each_ref().map(|fd| fd.as_fd()), recall: recall.as_fd() };
+    selftest::run(&programs, &mut tables, &memory)?;
     Ok(Loaded { ebpf, tables, memory, recall, stamped, ids })
 }
 
@@ -96,6 +100,21 @@ const fn stamp(random: u16) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Without the right to load programs, or without programs, there is nothing to see.
+    #[test]
+    fn the_self_test_finds_programs_that_do_something_else() {
+        let Some(object) = crate::kernel::splice_object() else { return };
+        let Ok(Loaded { ebpf, mut tables, memory, recall, .. }) = load(object) else { return };
+        let [way_in, way_out] = Way::BOTH.map(|way| program_fd(&ebpf, name(way)).expect("loaded"));
+        let mut go = |ways| {
+            let programs = selftest::Programs { ways, recall: recall.as_fd() };
+            selftest::run(&programs, &mut tables, &memory)
+        };
+        go([way_in.as_fd(), way_out.as_fd()]).expect("it was fine at loading");
+        let error = go([way_out.as_fd(), way_in.as_fd()]).expect_err("each in the place of the other");
+        assert!(matches!(&error, EdgeError::SelfTest(what) if what.contains("a request: verdict")), "{error}");
+    }
 
     #[test]
     fn two_stamps_are_the_same_or_have_nothing_in_common() {

@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::ptr;
 
 use proxy_common::flows::{FlowKey, Role, Slot};
+use proxy_common::splice::arm::Armed;
+use proxy_common::splice::state::Side;
 
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
 const BPF_PROG_QUERY: libc::c_long = 16;
@@ -92,6 +94,12 @@ impl Memory {
         Role::ALL.map(|role| FlowKey::of(role, &legs[role.side().index()]))
     }
 
+    /// Gives leave for a direction, where no session of the gateway's is.
+    pub(super) fn arm(&self, index: u32, side: Side, armed: &Armed) {
+        // SAFETY: the pointer is to a mapped slot, and its index is the caller's; the words are for sharing.
+        unsafe { (*self.at(index)).session.arms[side.index()].arm(armed) };
+    }
+
     /// Puts a session into a slot that no flow leads to.
     pub(super) fn put(&self, index: u32, slot: Slot) {
         // SAFETY: the pointer is to a mapped slot, and its index was given to the caller only.
@@ -129,26 +137,48 @@ struct TestRun {
     _hole: u32,
 }
 
-/// `struct __sk_buff`, of which a run takes `cb` here.
+/// `struct __sk_buff`, of which a run takes these.
 #[repr(C)]
 #[derive(Default)]
 struct Context {
-    _length_to_index: [u32; 12],
+    _length_to_priority: [u32; 9],
+    came_in_by: u32,
+    interface: u32,
+    _index: u32,
     cb: [u32; 5],
     _hash_to_data_meta: [u32; 19],
     _rest: [u32; 12],
 }
 
 const _: () = {
+    assert!(std::mem::offset_of!(Context, interface) == 40);
     assert!(std::mem::offset_of!(Context, cb) == 48);
     assert!(size_of::<Context>() == 192);
 };
 
 /// Runs a classifier on no packet in particular, with these words: its verdict.
 pub(super) fn run_classifier(program: BorrowedFd<'_>, words: [u32; 3]) -> io::Result<u32> {
-    let frame = [0u8; 64];
-    let mut out = [0u8; 256];
     let context = Context { cb: [words[0], words[1], words[2], 0, 0], ..Context::default() };
+    run(program, &[0u8; 64], &mut [0u8; 256], &context).map(|(verdict, _)| verdict)
+}
+
+/// Runs a classifier on a frame that leaves by an interface, or came in by one (0: it did not): its verdict, and the frame
+/// as it comes out.
+pub(super) fn run_on(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    interface: u32,
+    came_in_by: u32,
+) -> io::Result<(i32, Vec<u8>)> {
+    let mut out = vec![0; frame.len() + 256];
+    let context = Context { interface, came_in_by, ..Context::default() };
+    let (verdict, length) = run(program, frame, &mut out, &context)?;
+    out.truncate(length as usize);
+    Ok((verdict.cast_signed(), out))
+}
+
+/// The verdict, and the length of what comes out.
+fn run(program: BorrowedFd<'_>, frame: &[u8], out: &mut [u8], context: &Context) -> io::Result<(u32, u32)> {
     let mut run = TestRun {
         program: program.as_raw_fd() as u32,
         data_in: frame.as_ptr() as u64,
@@ -156,13 +186,13 @@ pub(super) fn run_classifier(program: BorrowedFd<'_>, words: [u32; 3]) -> io::Re
         data_out: out.as_mut_ptr() as u64,
         data_size_out: out.len() as u32,
         repeat: 1,
-        context_in: ptr::from_ref(&context) as u64,
+        context_in: ptr::from_ref(context) as u64,
         context_size_in: size_of::<Context>() as u32,
         ..TestRun::default()
     };
     // SAFETY: the attributes and the buffers they point to outlive the call, which writes within the sizes given.
     let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut run, size_of::<TestRun>()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(run.verdict) }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok((run.verdict, run.data_size_out)) }
 }
 
 /// `union bpf_attr` for BPF_PROG_QUERY.
