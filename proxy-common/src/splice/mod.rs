@@ -76,6 +76,7 @@ pub mod arm;
 pub mod egress;
 pub mod gate;
 pub mod ingress;
+pub mod mirror;
 pub mod notes;
 pub mod payload;
 pub mod policy;

@@ -36,12 +36,26 @@ pub struct Policy {
     pub max_frame: u32,
     /// Bytes below which an answer of an API with [`SMALL_ANSWERS_LOCAL`] is the daemon's, as its size field says it.
     pub small_answer: u32,
+    /// 1: some API has [`MIRROR`]. 0: nothing is looked for, and nothing copied.
+    pub mirrors: u32,
 }
 
 impl Policy {
     /// A table by which every frame is the daemon's.
-    pub const NOTHING: Self =
-        Self { rules: [Rule { flags: 0, min_version: 0, max_version: 0 }; API_KEYS], max_frame: 0, small_answer: 0 };
+    pub const NOTHING: Self = Self {
+        rules: [Rule { flags: 0, min_version: 0, max_version: 0 }; API_KEYS],
+        max_frame: 0,
+        small_answer: 0,
+        mirrors: 0,
+    };
+
+    /// Has the frames of an API copied to the mirror, as far as the kernel passes them on at all.
+    pub const fn mirror(&mut self, api_key: u16) {
+        if (api_key as usize) < API_KEYS && self.rules[api_key as usize].flags & FORWARD != 0 {
+            self.rules[api_key as usize].flags |= MIRROR;
+            self.mirrors = 1;
+        }
+    }
 
     /// The rule for a request, `None` where it is the daemon's.
     #[must_use]
@@ -53,7 +67,7 @@ impl Policy {
     }
 }
 
-const _: () = assert!(size_of::<Policy>() == 4 * API_KEYS + 8);
+const _: () = assert!(size_of::<Policy>() == 4 * API_KEYS + 12);
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,7 @@ mod flow;
 mod leaving;
 mod lock;
 mod maps;
+mod mirror;
 mod opening;
 mod options;
 mod packet;
