@@ -2,11 +2,12 @@
 
 use std::os::fd::AsFd as _;
 
-use aya::maps::Map;
+use aya::maps::{Map, MapData, RingBuf};
 use aya::programs::{ProgramFd, SchedClassifier, SocketFilter};
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::flows::SESSIONS;
 
+use super::ring;
 use super::sys::{Memory, Way};
 use super::tables::Tables;
 use crate::kernel::EdgeError;
@@ -33,16 +34,23 @@ pub(super) struct Loaded {
     pub(super) ebpf: Ebpf,
     pub(super) tables: Tables,
     pub(super) memory: Memory,
+    /// Where copies of frames are put; `None`: nobody wants any.
+    pub(super) ring: Option<RingBuf<MapData>>,
     pub(super) recall: ProgramFd,
     pub(super) stamped: ProgramFd,
     /// Kernel ids of the programs that stand on interfaces, by way.
     pub(super) ids: [u32; 2],
 }
 
-/// Loads it, with maps of its own.
-pub(super) fn load(object: &[u8]) -> Result<Loaded, EdgeError> {
+/// Loads it, with maps of its own. `mirror`: bytes for copies of frames, if there are to be any.
+pub(super) fn load(object: &[u8], mirror: Option<u64>) -> Result<Loaded, EdgeError> {
     let stamp = stamp(rand::random());
-    let mut ebpf = EbpfLoader::new().override_global(STAMP, &stamp, true).load(object)?;
+    let mut loader = EbpfLoader::new();
+    loader.override_global(STAMP, &stamp, true);
+    if let Some(buffer) = mirror {
+        loader.map_max_entries("MIRROR", ring::size(buffer));
+    }
+    let mut ebpf = loader.load(object)?;
     for name in [name(Way::In), name(Way::Out), RECALL] {
         classifier(&mut ebpf, name)?.load().map_err(refused(name))?;
     }
@@ -66,7 +74,9 @@ pub(super) fn load(object: &[u8]) -> Result<Loaded, EdgeError> {
         listeners: table!("LISTENERS"),
         dialing: table!("DIALING"),
         counters: table!("COUNTERS"),
+        copies: table!("COPIES"),
     };
+    let ring = if mirror.is_some() { Some(table!("MIRROR")) } else { None };
     let Some(Map::Array(sessions)) = ebpf.take_map("SESSIONS") else {
         return Err(EdgeError::Missing { what: "map", name: "SESSIONS" });
     };
@@ -74,7 +84,7 @@ pub(super) fn load(object: &[u8]) -> Result<Loaded, EdgeError> {
         .map_err(|source| EdgeError::System { what: "mapping the memory of sessions", source })?;
     let ids = [id(&mut ebpf, name(Way::In))?, id(&mut ebpf, name(Way::Out))?];
     let (recall, stamped) = (program_fd(&ebpf, RECALL)?, program_fd(&ebpf, STAMPED)?);
-    Ok(Loaded { ebpf, tables, memory, recall, stamped, ids })
+    Ok(Loaded { ebpf, tables, memory, ring, recall, stamped, ids })
 }
 
 fn id(ebpf: &mut Ebpf, name: &'static str) -> Result<u32, EdgeError> {
