@@ -267,7 +267,7 @@ mod tests {
             "| `interfaces` | `auto`, or list of names | `auto` | live |",
             "| `pin` | text | `/sys/fs/bpf/turnout` | restart |",
             "| `mirror_buffer` | size | `32MiB` | restart |",
-            "| `virtual_clusters.*.taps` | records of what was read |",
+            "| `virtual_clusters.NAME.taps` | records of what was read |",
         ] {
             assert!(page.contains(row), "{row}\n{page}");
         }
