@@ -3,6 +3,7 @@
 //!
 //! Everything is `repr(C)` without padding, in words that both sides read and write as they are.
 
+use crate::splice::mirror::{Copies, Head, Tally};
 use crate::splice::state::{Leg, Session, Side};
 use crate::splice::verdict::Reason;
 use crate::tables::{Address, Plain};
@@ -110,6 +111,8 @@ pub struct Slot {
     pub reserved: u32,
     /// By direction.
     pub traffic: [Traffic; 2],
+    /// What was marked for the mirror, by direction.
+    pub tallies: [Tally; 2],
     /// The machine's.
     pub session: Session,
 }
@@ -212,8 +215,8 @@ const _: () = {
     assert!(size_of::<FlowKey>() == 48);
     assert!(size_of::<FlowEntry>() == 16);
     assert!(size_of::<Traffic>() == 16);
-    assert!(size_of::<Slot>() == 16 + 2 * 16 + size_of::<Session>());
-    assert!(core::mem::offset_of!(Slot, session) == 48);
+    assert!(size_of::<Slot>() == 16 + 2 * 16 + 2 * 8 + size_of::<Session>());
+    assert!(core::mem::offset_of!(Slot, session) == 64);
     assert!(size_of::<Dialing>() == 8);
     assert!(size_of::<Counts>() == 8 * COUNTS);
     assert!(Count::PathUnknown.index() < COUNTS, "every count has a place");
@@ -227,6 +230,10 @@ unsafe impl Plain for FlowEntry {}
 unsafe impl Plain for Dialing {}
 // SAFETY: as above.
 unsafe impl Plain for Counts {}
+// SAFETY: as above, by the checks beside its definition.
+unsafe impl Plain for Copies {}
+// SAFETY: as above.
+unsafe impl Plain for Head {}
 
 #[cfg(test)]
 mod tests {

@@ -78,6 +78,7 @@ pub mod egress;
 pub mod forget;
 pub mod gate;
 pub mod ingress;
+pub mod mirror;
 pub mod notes;
 pub mod payload;
 pub mod policy;

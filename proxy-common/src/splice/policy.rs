@@ -38,8 +38,8 @@ pub struct Policy {
     pub small_answer: u32,
     /// Requests that may be unanswered while more are forwarded; beyond [`super::notes::RING`] it says nothing.
     pub in_flight: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1: some API has [`MIRROR`]. 0: nothing is looked for, and nothing copied.
+    pub mirrors: u32,
 }
 
 impl Policy {
@@ -49,8 +49,16 @@ impl Policy {
         max_frame: 0,
         small_answer: 0,
         in_flight: 0,
-        reserved: 0,
+        mirrors: 0,
     };
+
+    /// Has the frames of an API copied to the mirror, as far as the kernel passes them on at all.
+    pub const fn mirror(&mut self, api_key: u16) {
+        if (api_key as usize) < API_KEYS && self.rules[api_key as usize].flags & FORWARD != 0 {
+            self.rules[api_key as usize].flags |= MIRROR;
+            self.mirrors = 1;
+        }
+    }
 
     /// The rule for a request, `None` where it is the daemon's.
     #[must_use]

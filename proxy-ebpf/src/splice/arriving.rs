@@ -9,6 +9,7 @@ use aya_ebpf::programs::TcContext;
 use proxy_common::flows::{Count, FlowEntry, Role, Slot};
 use proxy_common::headers::{Found, Headers, IPV4_LEN, IPV6_LEN};
 use proxy_common::splice::ingress::ingress;
+use proxy_common::splice::mirror::Before;
 use proxy_common::splice::notes::Notes;
 use proxy_common::splice::policy::Policy;
 use proxy_common::splice::segment::Arriving;
@@ -21,7 +22,7 @@ use proxy_common::tables::Address;
 use crate::maps::{ARRIVING, POLICIES, SCRATCH, Scratch};
 use crate::packet::{Skb, SkbPayload, classify};
 use crate::rewrite::{Flags, Ip, flags_and_window, make_invalid, make_valid, set_ip, set_tcp, trim};
-use crate::{DROP, NEXT, Refused, checksum, count, cut, flow, icmp, lock, opening, options, stamp};
+use crate::{DROP, NEXT, Refused, checksum, count, cut, flow, icmp, lock, mirror, opening, options, stamp};
 
 /// Time to live of forwarded packets, as if the daemon's socket had sent them.
 pub const HOPS: u32 = 64;
@@ -74,9 +75,16 @@ fn arrive(skb: Skb, scratch: &mut Scratch, flow: &FlowEntry) -> Result<i32, Refu
         return Ok(DROP);
     };
     decide(scratch, slot, side);
+    let mirrors = policy.mirrors != 0;
+    if mirrors {
+        mirror::mark(scratch, slot, side);
+    }
     held.release();
 
     count(Count::Judged(scratch.verdict.reason));
+    if mirrors {
+        mirror::copy(skb, scratch, flow.session, flow.generation);
+    }
     carry_out(skb, scratch, leg(slot, side.other()))
 }
 
@@ -176,6 +184,7 @@ fn decide(scratch: &mut Scratch, slot: &mut Slot, side: Side) {
         (&raw mut scratch.armed).write_volatile(arm.read());
         (&raw const scratch.armed).read_volatile()
     };
+    scratch.before = Before::of(d);
     let verdict = ingress(d, e, side, p, scratch.walk.found(p), armed, &session.notes);
     slot.seen |= 1 << Role::From(side).number();
     if verdict.route.reaches_peer() && p.length != 0 && !matches!(verdict.route, Route::Echo) {

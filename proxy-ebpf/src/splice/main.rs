@@ -14,6 +14,7 @@ mod icmp;
 mod leaving;
 mod lock;
 mod maps;
+mod mirror;
 mod opening;
 mod options;
 mod packet;

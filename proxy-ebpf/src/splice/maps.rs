@@ -3,7 +3,7 @@
 
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, PerCpuArray};
+use aya_ebpf::maps::{Array, HashMap, PerCpuArray, RingBuf};
 use proxy_common::flows::{
     Counts, Dialing, FLOWS as FLOW_COUNT, FlowEntry, FlowKey, LISTENERS as LISTENER_COUNT, POLICIES as POLICY_COUNT,
     SESSIONS as SESSION_COUNT, Slot,
@@ -11,6 +11,7 @@ use proxy_common::flows::{
 use proxy_common::headers::Headers;
 use proxy_common::quote::Quote;
 use proxy_common::splice::arm::Armed;
+use proxy_common::splice::mirror::{Before, Copies, Copying};
 use proxy_common::splice::policy::Policy;
 use proxy_common::splice::segment::{Arriving, Leaving};
 use proxy_common::splice::verdict::{Departure, Verdict};
@@ -45,6 +46,14 @@ pub static DIALING: Array<Dialing> = Array::with_max_entries(1, 0);
 #[map(name = "COUNTERS")]
 pub static COUNTERS: PerCpuArray<Counts> = PerCpuArray::with_max_entries(1, 0);
 
+/// Copies of frames, for the daemon. Who loads it gives it its size; as it stands here it has room for nothing.
+#[map(name = "MIRROR")]
+pub static MIRROR: RingBuf = RingBuf::with_byte_size(4096, 0);
+
+/// What was copied.
+#[map(name = "COPIES")]
+pub static COPIES: PerCpuArray<Copies> = PerCpuArray::with_max_entries(1, 0);
+
 /// Bytes of a piece of payload that is summed.
 pub const PIECE: usize = 512;
 
@@ -75,6 +84,10 @@ pub struct Scratch {
     pub verdict: Verdict,
     /// Of a leaving packet.
     pub departure: Departure,
+    /// An arriving packet's direction, before the machine had it.
+    pub before: Before,
+    /// What of an arriving packet is mirrored.
+    pub copying: Copying,
 }
 
 /// For arriving packets, and for leaving ones: a copy that is sent while an arriving packet is worked on runs the other

@@ -17,7 +17,7 @@ pub(super) fn attach(args: &AttachArgs) -> anyhow::Result<Outcome> {
     let AttachArgs { config: file, interface, format, pins } = args;
     let (pin, names) = match file {
         Some(file) => {
-            let config::FastPath { mode: _, interfaces, pin } = config::load(file)?.config.fast_path;
+            let config::FastPath { mode: _, interfaces, pin, mirror_buffer: _ } = config::load(file)?.config.fast_path;
             (pin, interfaces.names().map(<[String]>::to_vec))
         }
         None => (pins.pin.clone(), (!interface.is_empty()).then(|| interface.clone())),
@@ -32,7 +32,7 @@ pub(super) fn attach(args: &AttachArgs) -> anyhow::Result<Outcome> {
 
 /// Makes the pin folder for a user that can't.
 pub(super) fn prepare(file: &Path, user: &str) -> anyhow::Result<Outcome> {
-    let config::FastPath { mode, interfaces: _, pin } = config::load(file)?.config.fast_path;
+    let config::FastPath { mode, interfaces: _, pin, mirror_buffer: _ } = config::load(file)?.config.fast_path;
     if mode == config::FastPathMode::Off {
         return Ok(Outcome::done("fast_path.mode is off: nothing to prepare\n".to_owned()));
     }

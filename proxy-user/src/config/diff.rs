@@ -11,7 +11,7 @@ use super::path::{KeyPath, Segment};
 
 /// Keys that only a restart applies: what is pinned stays where it is for as long as something runs on it. Threads,
 /// ports and the operators' sockets all move in a reload.
-pub const RESTART_KEYS: [&str; 1] = ["fast_path.pin"];
+pub const RESTART_KEYS: [&str; 2] = ["fast_path.pin", "fast_path.mirror_buffer"];
 
 /// Whether a reload leaves this key as it was at the start.
 #[must_use]

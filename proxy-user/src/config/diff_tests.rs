@@ -131,6 +131,7 @@ fn edits() -> Vec<Edit> {
         "virtual_clusters.orders.racks.price_per_gb": |c, n| racks!(c).price_per_gb = format!("{n}.5 USD").parse().ok();
         "fast_path.interfaces": |c, n| c.fast_path.interfaces = crate::config::Interfaces::Named(vec![format!("eth{n}")]);
         "fast_path.pin": |c, n| c.fast_path.pin = format!("/pin{n}").into();
+        "fast_path.mirror_buffer": |c, n| c.fast_path.mirror_buffer = Size(1_000_001 + u64::from(n));
         "admission.deny": |c, n| c.admission.deny.push(Cidr::new([10, n, 0, 0].into(), 16).expect("a prefix"));
         "admission.allow": |c, n| c.admission.allow.push(Cidr::new([10, n, 0, 0].into(), 16).expect("a prefix"));
         "admission.new_connections.per": |c, n| new!(c).per = PrefixLength(1 + n % 24);

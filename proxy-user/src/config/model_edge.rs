@@ -7,7 +7,7 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::prefix::{Cidr, PrefixLength};
-use super::units::PerSecond;
+use super::units::{PerSecond, Size};
 
 /// The kernel path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -22,6 +22,10 @@ pub struct FastPath {
     pub interfaces: Interfaces,
     /// Folder on a bpffs in which programs and maps are pinned. It is mounted if it isn't and the daemon may.
     pub pin: PathBuf,
+    /// Memory for copies of frames, of the kernel's until they are read and as much again of the daemon's until they are
+    /// whole; 64KiB to 1GiB. Taken only where a virtual cluster has frames copied. The kernel's part is rounded up to a
+    /// power of two.
+    pub mirror_buffer: Size,
 }
 
 impl Default for FastPath {
@@ -30,6 +34,7 @@ impl Default for FastPath {
             mode: FastPathMode::default(),
             interfaces: Interfaces::default(),
             pin: PathBuf::from("/sys/fs/bpf/turnout"),
+            mirror_buffer: Size::mib(32),
         }
     }
 }

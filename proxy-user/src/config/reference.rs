@@ -266,7 +266,8 @@ mod tests {
             "| `deny` | list of address prefix | `[]` | live |",
             "| `interfaces` | `auto`, or list of names | `auto` | live |",
             "| `pin` | text | `/sys/fs/bpf/turnout` | restart |",
-            "| `fast_path.mirror_buffer` | memory for copied frames |",
+            "| `mirror_buffer` | size | `32MiB` | restart |",
+            "| `virtual_clusters.NAME.taps` | records of what was read |",
         ] {
             assert!(page.contains(row), "{row}\n{page}");
         }

@@ -29,7 +29,8 @@ pub fn tree(config: &Config) -> String {
     }
     let admin = config.admin.http.map_or("off".to_owned(), |a| format!("http://{a}"));
     let workers = config.workers.map_or("one per processor".to_owned(), |n| n.to_string());
-    let FastPath { mode, interfaces, pin } = &config.fast_path;
+    // The buffer is taken only where frames are copied, which no key asks for yet.
+    let FastPath { mode, interfaces, pin, mirror_buffer: _ } = &config.fast_path;
     let interfaces = match interfaces {
         Interfaces::Auto => "every interface that can carry clients".to_owned(),
         Interfaces::Named(names) if names.is_empty() => "no interface (steering alone)".to_owned(),

@@ -15,10 +15,9 @@ pub(super) struct Unbuilt {
 }
 
 /// All of them.
-pub(super) const UNBUILT: [Unbuilt; 3] = [
+pub(super) const UNBUILT: [Unbuilt; 2] = [
     Unbuilt { key: "virtual_clusters.*.branches", value: None, purpose: "copies of produce traffic" },
     Unbuilt { key: "virtual_clusters.*.taps", value: None, purpose: "records of what was read" },
-    Unbuilt { key: "fast_path.mirror_buffer", value: None, purpose: "memory for copied frames" },
 ];
 
 /// The message for a key that is planned; `None` for one that is simply unknown.

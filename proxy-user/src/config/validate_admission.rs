@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use super::model::{Admission, FastPath, Interfaces, NewConnections};
 use super::path::{KeyPath, printable};
 use super::prefix::{Cidr, PrefixLength};
+use super::units::Size;
 use super::validate::Check;
 use super::yaml::Node;
 
@@ -15,11 +16,19 @@ pub(super) const MAX_PREFIXES: usize = 16_384;
 /// `IFNAMSIZ` of include/uapi/linux/if.h, without the closing zero.
 const MAX_INTERFACE_NAME: usize = 15;
 
+/// Least and most memory for copies of frames: a few packets of the largest kind, and what a ring of the kernel's may have
+/// on every host.
+const MIRROR_BUFFER: [Size; 2] = [Size(64 << 10), Size(1 << 30)];
+
 impl Check<'_> {
     pub(super) fn fast_path(&mut self, path: &KeyPath, fast_path: &FastPath) {
-        let FastPath { mode: _, interfaces, pin } = fast_path;
+        let FastPath { mode: _, interfaces, pin, mirror_buffer } = fast_path;
         if !pin.is_absolute() {
             self.error(&path.key("pin"), "must be an absolute path on a bpffs, such as `/sys/fs/bpf/turnout`");
+        }
+        if !(MIRROR_BUFFER[0]..=MIRROR_BUFFER[1]).contains(mirror_buffer) {
+            let [least, most] = MIRROR_BUFFER;
+            self.error(&path.key("mirror_buffer"), format!("must be from `{least}` to `{most}`, such as `32MiB`"));
         }
         let Interfaces::Named(names) = interfaces else { return };
         let path = path.key("interfaces");

@@ -255,6 +255,8 @@ fn interfaces_are_auto_or_names_and_the_pin_is_a_path() {
     one_problem(&fast("interfaces: [an-interface-too-long]"), &format!("{key}[0]"), "no name of an interface");
     one_problem(&fast("interfaces: [1]"), &format!("{key}[0]"), "put it in quotes");
     one_problem(&fast("pin: sys/fs/bpf"), "fast_path.pin", "absolute path");
+    one_problem(&fast("mirror_buffer: 63KiB"), "fast_path.mirror_buffer", "from `64KiB` to `1GiB`");
+    one_problem(&fast("mirror_buffer: 2GiB"), "fast_path.mirror_buffer", "from `64KiB` to `1GiB`");
     assert_eq!(problems(&fast("mode: required, interfaces: [eth0, 'wan.5@x'], pin: /sys/fs/bpf/t")), []);
     assert_eq!(problems(&fast("interfaces: auto")), []);
     assert_eq!(problems(&fast("interfaces: []")), [], "steering alone");

@@ -32,6 +32,7 @@ use super::close::CloseReason;
 use super::gauges::{Gauges, Level};
 use super::lane::{Lane, MAX_SLICES};
 use super::mapping::Mapping;
+use super::mirroring::Mirroring;
 use super::reads::{ConnectionReads, hold_broker};
 use super::registry::{Call, ConnectionRecord};
 use super::session::{Event, Session, View};
@@ -175,11 +176,13 @@ impl Connection {
         let now = Instant::now();
         let armed = now + Duration::from_secs(1);
         let phase = phases.borrow_and_update().clone();
+        let mut session = Session::new();
+        session.set_tap(shared.mirror().map(Mirroring::tap));
         Box::new(Self {
             client,
             peer,
             broker: Broker::Idle,
-            session: Session::new(),
+            session,
             requests: Lane::default(),
             answers: Lane::default(),
             target,

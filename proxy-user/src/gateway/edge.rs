@@ -251,9 +251,10 @@ pub trait Edge: Send + Sync + 'static {
 /// Where an edge comes from.
 pub trait EdgeSource: Send + Sync + 'static {
     /// Loads the programs, or takes over those that are pinned under `pin`. Nothing is admitted, refused or steered
-    /// otherwise than before until the tables are set. `lock`: what a predecessor handed over.
+    /// otherwise than before until the tables are set. `lock`: what a predecessor handed over. `mirror`: bytes for copies
+    /// of frames, if there are to be any.
     ///
     /// # Errors
     /// Why this host can't have it, in a sentence for an operator.
-    fn open(&self, pin: &Path, lock: Option<OwnedFd>) -> anyhow::Result<Arc<dyn Edge>>;
+    fn open(&self, pin: &Path, lock: Option<OwnedFd>, mirror: Option<u64>) -> anyhow::Result<Arc<dyn Edge>>;
 }

@@ -27,6 +27,8 @@ pub(super) struct EdgeControl {
     source: Option<Arc<dyn EdgeSource>>,
     pub(super) steering: Arc<Steering>,
     pub(super) admission: Arc<Admission>,
+    /// Somebody may want copies of frames.
+    mirrors: bool,
     /// Of the predecessor, until the edge is opened.
     lock: Mutex<Option<OwnedFd>>,
     /// Why there is no edge.
@@ -59,12 +61,14 @@ impl EdgeControl {
         steering: Arc<Steering>,
         admission: Arc<Admission>,
         lock: Option<OwnedFd>,
+        mirrors: bool,
     ) -> Self {
         let why_off = Mutex::new("nothing was loaded yet".to_owned());
         Self {
             source,
             steering,
             admission,
+            mirrors,
             lock: Mutex::new(lock),
             why_off,
             loss: Notify::new(),
@@ -77,7 +81,7 @@ impl EdgeControl {
     /// # Errors
     /// The config requires what can't be had, or the kernel refused its rules; nothing has changed then.
     pub(super) fn prepare(&self, old: Option<&Config>, new: &Config) -> anyhow::Result<Prepared> {
-        let FastPath { mode, interfaces, pin: _ } = &new.fast_path;
+        let FastPath { mode, interfaces, pin: _, mirror_buffer: _ } = &new.fast_path;
         let rules = admission::rules(&new.admission);
         let names = interfaces.names().map(<[String]>::to_vec);
         let without = |why_off: String| Prepared { edge: None, is_new: false, rules: rules.clone(), why_off };
@@ -117,7 +121,7 @@ impl EdgeControl {
     ) -> anyhow::Result<Arc<dyn Edge>> {
         let Some(source) = &self.source else { bail!("this process has no way to load them") };
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let edge = source.open(&config.fast_path.pin, lock)?;
+        let edge = source.open(&config.fast_path.pin, lock, self.copies(config))?;
         let told = tell(edge.as_ref(), rules, interfaces)
             .and_then(|()| if required { all_attached(edge.as_ref()) } else { Ok(()) });
         match told {
@@ -127,6 +131,11 @@ impl EdgeControl {
                 Err(error)
             }
         }
+    }
+
+    /// Bytes that the kernel has for copies of frames; `None`: nobody wants any.
+    fn copies(&self, config: &Config) -> Option<u64> {
+        self.mirrors.then_some(config.fast_path.mirror_buffer.0)
     }
 
     /// Tells an edge that runs the rules of another config, or leaves it with the old ones.
@@ -210,7 +219,11 @@ impl EdgeControl {
     pub(super) fn allow_splice(&self, shared: &Shared) {
         let access = self.steering.splice(&shared.name).and_then(|access| {
             let config = shared.config();
-            let table = policy::policy(config.versions, &config.limits, shared.racks.is_on());
+            let mut table = policy::policy(config.versions, &config.limits, shared.racks.is_on());
+            if let Some(mirroring) = shared.mirror() {
+                access.splicer.mirror_to(mirroring.mirror()).map_err(|error| format!("{error:#}"))?;
+                policy::mirror(&mut table);
+            }
             access.splicer.set_policy(access.policy, &table).map_err(|error| format!("{error:#}"))?;
             Ok(access)
         });
@@ -234,7 +247,7 @@ impl EdgeControl {
     pub(super) fn end_inherited(&self, config: &Config) {
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let (Some(lock), Some(source)) = (lock, &self.source) {
-            match source.open(&config.fast_path.pin, Some(lock)) {
+            match source.open(&config.fast_path.pin, Some(lock), None) {
                 Ok(edge) => self.discard(edge.as_ref()),
                 Err(error) => warn!("the predecessor's programs are not taken off (`turnout detach` does): {error:#}"),
             }

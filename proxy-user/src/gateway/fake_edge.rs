@@ -182,7 +182,7 @@ impl FakeSource {
 }
 
 impl EdgeSource for FakeSource {
-    fn open(&self, pin: &Path, _lock: Option<OwnedFd>) -> anyhow::Result<Arc<dyn Edge>> {
+    fn open(&self, pin: &Path, _lock: Option<OwnedFd>, _mirror: Option<u64>) -> anyhow::Result<Arc<dyn Edge>> {
         if let Some(why) = *self.refuse.lock().unwrap() {
             anyhow::bail!("{why}");
         }

@@ -26,6 +26,7 @@ mod keeper;
 mod lane;
 mod listeners;
 mod mapping;
+mod mirroring;
 pub mod parcel;
 #[cfg(test)]
 mod parcel_tests;
@@ -40,6 +41,8 @@ mod registry;
 mod reload_tests;
 mod routes;
 mod session;
+#[cfg(test)]
+mod session_mirror_tests;
 #[cfg(test)]
 mod session_splice_tests;
 #[cfg(test)]
@@ -71,6 +74,7 @@ use self::admission::Admission;
 use self::door::Door;
 use self::edge::EdgeSource;
 use self::edge_control::EdgeControl;
+use self::mirroring::Mirrors;
 use self::parcel::KnownCluster;
 use self::shared::{Phase, Shared};
 use self::steering::{Inherited, Steering};
@@ -78,6 +82,7 @@ use self::virtual_cluster::VirtualCluster;
 use self::workers::Workers;
 use crate::config::{Config, FastPathMode};
 use crate::metrics::Metrics;
+use crate::splice::mirror::Consumers;
 use crate::upstream;
 
 /// A drain's patience ends this long after the connections' own, so that they can end by themselves.
@@ -91,6 +96,8 @@ pub struct Gateway {
     metrics: Metrics,
     workers: Arc<Workers>,
     edge: Arc<EdgeControl>,
+    /// Copies of frames; `None`: nobody wants any.
+    mirrors: Option<Mirrors>,
     upkeep: tokio::task::JoinHandle<()>,
     /// What runs now; replaced whole by a reload.
     running: ArcSwap<Running>,
@@ -133,7 +140,21 @@ impl Gateway {
         metrics: Metrics,
         edges: Option<Arc<dyn EdgeSource>>,
     ) -> anyhow::Result<Self> {
-        Self::start_with(config, config_path, metrics, edges, None, BTreeMap::new()).await
+        Self::start_with(config, config_path, metrics, edges, None, None, BTreeMap::new()).await
+    }
+
+    /// The same with copies of frames for somebody.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_mirroring(
+        config: Config,
+        config_path: String,
+        metrics: Metrics,
+        edges: Option<Arc<dyn EdgeSource>>,
+        consumers: Arc<dyn Consumers>,
+    ) -> anyhow::Result<Self> {
+        Self::start_with(config, config_path, metrics, edges, Some(consumers), None, BTreeMap::new()).await
     }
 
     async fn start_with(
@@ -141,6 +162,7 @@ impl Gateway {
         config_path: String,
         metrics: Metrics,
         edges: Option<Arc<dyn EdgeSource>>,
+        consumers: Option<Arc<dyn Consumers>>,
         inherited: Option<(Inherited, Option<OwnedFd>)>,
         clusters: BTreeMap<String, KnownCluster>,
     ) -> anyhow::Result<Self> {
@@ -149,12 +171,14 @@ impl Gateway {
         let door = Arc::new(Door::new(Arc::clone(&workers), Arc::clone(&admission), metrics.gateway().clone()));
         let (inherited, lock) = inherited.map_or((None, None), |(inherited, lock)| (Some(inherited), lock));
         let steering = Steering::new(door, inherited)?;
-        let edge = Arc::new(EdgeControl::new(edges, steering, admission, lock));
+        let edge = Arc::new(EdgeControl::new(edges, steering, admission, lock, consumers.is_some()));
+        let mirrors = consumers.map(|consumers| Mirrors::new(config.fast_path.mirror_buffer.0, consumers));
         let upkeep = tokio::spawn(look_after(Arc::clone(&edge)));
         let gateway = Self {
             metrics,
             workers,
             edge,
+            mirrors,
             upkeep,
             running: ArcSwap::default(),
             reload: tokio::sync::Mutex::default(),
@@ -292,7 +316,8 @@ impl Gateway {
                 }
                 _ => {
                     let metrics = self.metrics.virtual_cluster(name);
-                    let shared = Shared::new(name, wanted.clone(), cluster.clone(), metrics);
+                    let mirror = self.mirrors.as_ref().and_then(|mirrors| mirrors.of(name, &metrics.mirror));
+                    let shared = Shared::new(name, wanted.clone(), cluster.clone(), metrics).mirrored(mirror);
                     let steering = Arc::clone(&self.edge.steering);
                     Arc::new(VirtualCluster::start(Arc::new(shared), steering, mine).await)
                 }

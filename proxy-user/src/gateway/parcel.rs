@@ -100,7 +100,7 @@ impl Gateway {
             shared: shared.into_iter().map(StdListener::from).collect(),
             slots: slots.into_iter().map(|(name, slot)| (name, Slot(slot))).collect(),
         };
-        Self::start_with(config, config_path, metrics, edges, Some((inherited, lock)), clusters).await
+        Self::start_with(config, config_path, metrics, edges, None, Some((inherited, lock)), clusters).await
     }
 
     /// Waits until the clusters were reached, or are known to be out of reach, or `patience` ends; then the kernel goes

@@ -12,6 +12,7 @@
 //! Methods named `on_*` take what arrived; getters say what is wanted; [`Session::take_events`] tells what was
 //! learnt on the way. An error ends the connection.
 
+mod mirror;
 mod splice;
 
 use std::collections::VecDeque;
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut, Bytes, BytesMut};
 use proxy_common::frame::{self, REQUEST_FIXED_LEN, RequestPrefix, SIZE_LEN};
 use proxy_common::splice::notes::Notes;
+use proxy_common::splice::state::Side;
 
 use self::splice::Indexes;
 pub(crate) use self::splice::ahead;
@@ -38,6 +40,7 @@ use crate::kafka::rewrite::{self, Addresses, Seen};
 use crate::kafka::sasl::{self, ClientFrame, SaslTracker};
 use crate::kafka::versions::{self, Offered};
 use crate::route::{self, AnswerPlan, Plan};
+use crate::splice::mirror::Tap;
 
 /// What the session needs to know of the world at this moment.
 pub(crate) struct View<'a> {
@@ -160,13 +163,15 @@ struct Pending {
     /// When it is time to ask whether its broker is dead, where the gateway may answer in its place.
     patience: Option<Instant>,
     /// While spliced: which of the requests that get an answer of the broker it is. Of one that the gateway answers: how
-    /// many the broker answers before.
+    /// many the broker answers before. Not spliced: which of the connection's.
     index: u32,
+    /// It is mirrored, and its answer.
+    mirrored: bool,
 }
 
 impl Pending {
     fn new(head: Head, due: Due) -> Self {
-        Self { head, due, patience: None, index: 0 }
+        Self { head, due, patience: None, index: 0, mirrored: false }
     }
 }
 
@@ -206,6 +211,12 @@ pub(crate) struct Session {
     /// A request was passed on that the kernel could have passed on: the prelude is over.
     is_routine: bool,
     splice: Option<Indexes>,
+    /// Not spliced: requests begun that get an answer of the broker; indexes wrap.
+    asked: u32,
+    /// Spliced: which of the connection's requests has the index 0.
+    base: u32,
+    /// Takes what is mirrored.
+    tap: Option<Tap>,
 }
 
 /// Where reads aren't routed any more, while an answer is under way.
@@ -238,7 +249,15 @@ impl Session {
             events: Vec::new(),
             is_routine: false,
             splice: None,
+            asked: 0,
+            base: 0,
+            tap: None,
         }
+    }
+
+    /// Frames that are mirrored are given to this.
+    pub(crate) fn set_tap(&mut self, tap: Option<Tap>) {
+        self.tap = tap;
     }
 
     /// From now on Fetch is answered here: the broker is out of reach. Nothing that is in flight was sent to it, or
@@ -406,7 +425,9 @@ impl Session {
                     }
                 }
                 RequestState::Passing { left } => {
-                    requests.forward(take(left, requests.unparsed().len()));
+                    let n = take(left, requests.unparsed().len());
+                    mirror(&mut self.tap, Side::Client, &requests.unparsed()[..n]);
+                    requests.forward(n);
                     if *left > 0 {
                         return Ok(());
                     }
@@ -473,7 +494,8 @@ impl Session {
                 // The last token of some mechanisms gets no answer (SaslServer.evaluateChallenge gave none).
                 if matches!(self.pending.back(), Some(Pending { due: Due::Token, .. })) {
                     self.pending.pop_back();
-                    self.splice.iter_mut().for_each(|at| at.request = at.request.wrapping_sub(1));
+                    let asked = self.splice.as_mut().map_or(&mut self.asked, |at| &mut at.request);
+                    *asked = asked.wrapping_sub(1);
                 }
             }
             Partial::Done(ClientFrame::Token) => {
@@ -536,6 +558,7 @@ impl Session {
                     self.expect(head, Due::Broker(answer), patience, view);
                 }
                 self.is_routine |= matches!(answer, AnswerPlan::Stream | AnswerPlan::CheckProduce);
+                self.mirror_request(head.key, answer != AnswerPlan::None, body_len);
                 self.pass(requests, body_len);
                 Ok(true)
             }
@@ -584,13 +607,13 @@ impl Session {
 
     /// The broker will answer the request that is about to be passed on.
     fn expect(&mut self, head: Head, due: Due, patience: Option<Instant>, view: &View<'_>) {
-        let mut pending = Pending { head, due, patience, index: 0 };
-        if let Some(at) = &mut self.splice {
-            pending.index = at.request;
-            at.request = at.request.wrapping_add(1);
-            // Before the request can reach the broker, and so before its answer.
-            view.notes.iter().for_each(|notes| notes.set(pending.index, pending.note()));
-        }
+        let asked = self.splice.as_mut().map_or(&mut self.asked, |at| &mut at.request);
+        let mirrored = self.tap.is_some() && Tap::wants(head.key);
+        let pending = Pending { head, due, patience, index: *asked, mirrored };
+        *asked = asked.wrapping_add(1);
+        // Before the request can reach the broker, and so before its answer.
+        let notes = view.notes.filter(|_| self.splice.is_some());
+        notes.iter().for_each(|notes| notes.set(pending.index, pending.note()));
         self.pending.push_back(pending);
     }
 
@@ -612,6 +635,7 @@ impl Session {
         self.request = RequestState::Passing { left: SIZE_LEN as u64 + body_len };
         let RequestState::Passing { left } = &mut self.request else { return };
         let n = take(left, requests.unparsed().len());
+        mirror(&mut self.tap, Side::Client, &requests.unparsed()[..n]);
         requests.forward(n);
         if *left == 0 {
             self.request = RequestState::Header;
@@ -695,6 +719,7 @@ impl Session {
                 }
                 AnswerState::Passing { left } => {
                     let n = take(left, answers.unparsed().len());
+                    mirror(&mut self.tap, Side::Broker, &answers.unparsed()[..n]);
                     answers.forward(n);
                     if *left > 0 {
                         return Ok(());
@@ -728,6 +753,7 @@ impl Session {
                 }
                 AnswerState::Holding { frame, left, .. } => {
                     let n = (*left).min(answers.unparsed().len());
+                    mirror(&mut self.tap, Side::Broker, &answers.unparsed()[..n]);
                     frame.put_slice(&answers.unparsed()[..n]);
                     answers.skip(n);
                     *left -= n;
@@ -795,6 +821,7 @@ impl Session {
             return Err(CloseReason::HoldTooLarge { size, limit: view.rewrite_frame });
         }
         let Some(pending) = self.take_next(view) else { return Ok(false) };
+        self.mirror_answer(pending.mirrored, pending.index, body_len);
         if let Pending { head, due: Due::Fetch(asked), .. } = pending {
             if asked.collects {
                 answers.skip(SIZE_LEN);
@@ -831,8 +858,10 @@ impl Session {
         answers: &mut Lane,
         view: &View<'_>,
     ) -> Result<(), CloseReason> {
-        let body = &answers.unparsed()[SIZE_LEN..];
-        if let Some(body) = body.get(..body_len as usize) {
+        let whole = answers.unparsed().get(..SIZE_LEN + body_len as usize);
+        // What comes of it later is mirrored as it comes.
+        mirror(&mut self.tap, Side::Broker, whole.unwrap_or(&answers.unparsed()[..SIZE_LEN]));
+        if let Some(body) = whole.map(|whole| &whole[SIZE_LEN..]) {
             // Whole in the buffer: looked at in place, and passed on from there when nothing changes.
             match self.on_held_answer(body, &pending, view)? {
                 Some(changed) => {
@@ -914,6 +943,11 @@ impl Session {
     pub(crate) fn oldest(&self) -> Option<&'static str> {
         self.pending.front().map(|pending| api::name(pending.head.key))
     }
+}
+
+/// Gives bytes that pass to who wants those of mirrored frames.
+fn mirror(tap: &mut Option<Tap>, side: Side, bytes: &[u8]) {
+    tap.iter_mut().for_each(|tap| tap.bytes(side, bytes));
 }
 
 /// Moves a routed answer on. Whether it came to its end.

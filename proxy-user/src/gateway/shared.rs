@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::close::CloseReason;
+use super::mirroring::Mirroring;
 use super::registry::{Registry, role_name};
 use super::splicing::Access;
 use crate::config;
@@ -58,6 +59,8 @@ pub(crate) struct Shared {
     offered: ArcSwapOption<Offered>,
     /// What its connections are spliced with, or why they aren't.
     splice: ArcSwap<Result<Access, String>>,
+    /// Where copies of its frames go; `None`: nobody wants any.
+    mirror: Option<Mirroring>,
     /// Brokers whose ports are open, or can't be.
     seen_to: watch::Sender<BTreeSet<NodeId>>,
 }
@@ -78,11 +81,23 @@ impl Shared {
             config: ArcSwap::from_pointee(config),
             cluster,
             offered: ArcSwapOption::empty(),
+            mirror: None,
             splice: ArcSwap::from_pointee(Err("the kernel's programs are not loaded".to_owned())),
             seen_to: watch::Sender::default(),
         };
         shared.on_topology(&shared.cluster.topology());
         shared
+    }
+
+    /// The same with copies of its frames for somebody.
+    pub(crate) fn mirrored(mut self, mirror: Option<Mirroring>) -> Self {
+        self.mirror = mirror;
+        self
+    }
+
+    /// Where copies of its frames go.
+    pub(crate) fn mirror(&self) -> Option<&Mirroring> {
+        self.mirror.as_ref()
     }
 
     pub(crate) fn config(&self) -> Guard<Arc<config::VirtualCluster>> {

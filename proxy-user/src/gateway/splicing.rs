@@ -189,6 +189,7 @@ impl Splicing {
             Ok(begun) => {
                 let [client, broker] = SIDES.map(|side| begun.place(side));
                 session.splice(begun.notes());
+                session.splice_tap(&begun);
                 metrics.spliced.inc();
                 let spliced = SplicedGauge(metrics.spliced.clone());
                 let ways = [Way::new(client.reads, broker.writes), Way::new(broker.reads, client.writes)];
@@ -348,6 +349,9 @@ impl Live {
             Side::Client => session.requests_resume(turn.prefix, turn.frames),
             Side::Broker => session.answers_resume(turn.prefix, turn.frames),
         }
+        // The frame under way has its note still, unless 256 others were begun meanwhile.
+        let is_mirrored = self.session.notes().get(turn.frames.wrapping_sub(1)).mirrored;
+        session.tap_resumes(side, self.session.tally(side), turn.prefix, is_mirrored);
     }
 
     fn recall(&mut self, side: Side, session: &mut Session, now: Instant) -> bool {

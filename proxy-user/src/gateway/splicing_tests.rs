@@ -109,6 +109,12 @@ impl Kernel {
     }
 }
 
+/// A session of it.
+pub(super) fn kernel_session(kernel: &Arc<Kernel>) -> KernelSession {
+    kernel.change(|slot| *slot = Slot { generation: 1, ..Slot::default() });
+    KernelSession::new(Arc::clone(kernel) as Arc<dyn Keeper>, 7, 1, PLACES)
+}
+
 pub(super) struct Source(pub(super) Arc<Kernel>);
 
 impl Splicer for Source {

@@ -122,8 +122,24 @@ impl KernelEdge {
     /// Another process holds the pins, no bpffs can be had, or the kernel refused the programs. An earlier daemon's
     /// programs stay as they were.
     pub fn open(pin: &Path) -> Result<Self, EdgeError> {
-        let edge = Self::open_without_splice(pin)?;
-        edge.inner().load_splice();
+        Self::open_mirroring(pin, None, None)
+    }
+
+    /// The same with a lock that was handed over by the process that had it (see [`Self::lock_fd`]), if there is one, and
+    /// with so many bytes for copies of frames, if there are to be any.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and where the descriptor isn't the lock of these pins.
+    pub fn open_mirroring(pin: &Path, lock: Option<OwnedFd>, mirror: Option<u64>) -> Result<Self, EdgeError> {
+        let edge = match lock {
+            Some(lock) => {
+                check_kernel()?;
+                let lock = pins::adopt(pin, lock)?;
+                Self::with_lock(pin, lock)?
+            }
+            None => Self::open_without_splice(pin)?,
+        };
+        edge.inner().load_splice(mirror);
         Ok(edge)
     }
 
@@ -135,16 +151,12 @@ impl KernelEdge {
         Self::with_lock(pin, lock)
     }
 
-    /// The same with a lock that was handed over by the process that had it (see [`Self::lock_fd`]).
+    /// As [`Self::open`], with a lock that was handed over.
     ///
     /// # Errors
-    /// As [`Self::open`], and where the descriptor isn't the lock of these pins.
+    /// As [`Self::open_mirroring`].
     pub fn open_with_lock(pin: &Path, lock: OwnedFd) -> Result<Self, EdgeError> {
-        check_kernel()?;
-        let lock = pins::adopt(pin, lock)?;
-        let edge = Self::with_lock(pin, lock)?;
-        edge.inner().load_splice();
-        Ok(edge)
+        Self::open_mirroring(pin, Some(lock), None)
     }
 
     fn with_lock(pin: &Path, lock: OwnedFd) -> Result<Self, EdgeError> {
@@ -335,8 +347,8 @@ impl Inner {
     }
 
     /// Loads the splice: without it, the gateway goes on by itself.
-    fn load_splice(&mut self) {
-        self.splice = Splice::load(&self.pin).map_err(|error| {
+    fn load_splice(&mut self, mirror: Option<u64>) {
+        self.splice = Splice::load(&self.pin, mirror).map_err(|error| {
             let why = format!("{:#}", anyhow::Error::new(error));
             tracing::warn!("no connection will be spliced: {why}");
             why

@@ -12,10 +12,7 @@ use crate::gateway::edge::{Edge, EdgeSource};
 pub struct KernelSource;
 
 impl EdgeSource for KernelSource {
-    fn open(&self, pin: &Path, lock: Option<OwnedFd>) -> anyhow::Result<Arc<dyn Edge>> {
-        Ok(Arc::new(match lock {
-            Some(lock) => KernelEdge::open_with_lock(pin, lock)?,
-            None => KernelEdge::open(pin)?,
-        }))
+    fn open(&self, pin: &Path, lock: Option<OwnedFd>, mirror: Option<u64>) -> anyhow::Result<Arc<dyn Edge>> {
+        Ok(Arc::new(KernelEdge::open_mirroring(pin, lock, mirror)?))
     }
 }

@@ -182,6 +182,12 @@ catalog! {
         "Connections whose frames the kernel may pass on.";
     NOT_SPLICED = Counter "turnout_not_spliced_total" [VirtualCluster, Reason]
         "Times that a connection could not be spliced and stayed the daemon's, by the obstacle.";
+    MIRRORED_FRAMES = Counter "turnout_mirrored_frames_total" [VirtualCluster, Side]
+        "Frames that were copied whole, by the side that sent them.";
+    MIRRORED_BYTES = Counter "turnout_mirrored_bytes_total" [VirtualCluster]
+        "Their bytes.";
+    MIRROR_LOST = Counter "turnout_mirror_lost_frames_total" [VirtualCluster, Reason]
+        "Frames that should have been copied and could not be; each was passed on all the same.";
     IN_FLIGHT = Gauge "turnout_in_flight_requests" [VirtualCluster]
         "Requests waiting for their answer now.";
     FRAMES_REWRITTEN = Counter "turnout_frames_rewritten_total" [VirtualCluster]

@@ -30,6 +30,7 @@ pub use process::Process;
 use crate::kafka::api;
 use crate::kafka::ids::ApiKey;
 use crate::racks::tally::Counts;
+use crate::splice::mirror::Cause;
 use catalog::Declaration;
 use exposition::{Sample, Value, write};
 
@@ -62,6 +63,8 @@ pub struct VirtualClusterMetrics {
     pub spliced: Gauge,
     /// Connections that it may not, by the obstacle.
     pub not_spliced: ReasonCounters,
+    /// Copies of frames.
+    pub mirror: MirrorMetrics,
     /// Request frames, by API.
     pub requests: RequestCounters,
     /// Requests waiting for their answer.
@@ -86,6 +89,29 @@ pub struct VirtualClusterMetrics {
     pub edge: EdgeMetrics,
     /// What replica routing counted, as last read.
     pub racks: RacksMetrics,
+}
+
+/// Numbers of the mirror. Cloning shares them.
+#[derive(Clone, Debug, Default)]
+pub struct MirrorMetrics {
+    /// Frames copied: requests and answers.
+    pub frames: [Counter; 2],
+    /// Their bytes.
+    pub bytes: Counter,
+    /// Frames lost, by the place of their cause in [`Cause::ALL`].
+    lost: [Counter; Cause::ALL.len()],
+}
+
+impl MirrorMetrics {
+    /// Frames could not be copied.
+    pub fn lose(&self, cause: Cause, frames: u32) {
+        self.lost[cause as usize].inc_by(frames.into());
+    }
+
+    /// Frames that could not be copied, by cause.
+    pub fn lost(&self) -> impl Iterator<Item = (Cause, u64)> + '_ {
+        Cause::ALL.into_iter().zip(self.lost.iter().map(Counter::get))
+    }
 }
 
 /// What replica routing counted for a virtual cluster, as last read. Cloning shares it.
@@ -163,6 +189,7 @@ impl Default for VirtualClusterMetrics {
             spliced_answer_bytes: Counter::default(),
             spliced: Gauge::default(),
             not_spliced: ReasonCounters::default(),
+            mirror: MirrorMetrics::default(),
             requests: RequestCounters::default(),
             in_flight: Gauge::default(),
             rewritten: Counter::default(),
@@ -379,6 +406,7 @@ impl Inner {
         each(&catalog::SPLICED_REQUEST_BYTES, |m| Value::Integer(m.spliced_request_bytes.get()))?;
         each(&catalog::SPLICED_ANSWER_BYTES, |m| Value::Integer(m.spliced_answer_bytes.get()))?;
         each(&catalog::SPLICED, |m| level(&m.spliced))?;
+        each(&catalog::MIRRORED_BYTES, |m| Value::Integer(m.mirror.bytes.get()))?;
         each(&catalog::IN_FLIGHT, |m| level(&m.in_flight))?;
         each(&catalog::FRAMES_REWRITTEN, |m| Value::Integer(m.rewritten.get()))?;
         each(&catalog::HELD_BYTES, |m| level(&m.held_bytes))?;
@@ -427,6 +455,11 @@ impl Inner {
             m.racks.reading().stays.into_iter().map(|(reason, n)| (reason.into(), n)).collect()
         })?;
         by_label(&catalog::LIMIT_HITS, |m| Limit::ALL.map(|l| (l.key().into(), m.limit_hits.get(l))).into())?;
+        by_label(&catalog::MIRRORED_FRAMES, |m| {
+            let [requests, answers] = &m.mirror.frames;
+            vec![("client".into(), requests.get()), ("broker".into(), answers.get())]
+        })?;
+        by_label(&catalog::MIRROR_LOST, |m| m.mirror.lost().map(|(cause, n)| (cause.label().into(), n)).collect())?;
         by_label(&catalog::READ_PAUSES, |m| {
             vec![("client".into(), m.client_read_pauses.get()), ("broker".into(), m.broker_read_pauses.get())]
         })?;

@@ -51,6 +51,8 @@ fn busy() -> Metrics {
     orders.requests.count(1);
     orders.requests.count(20_000);
     orders.not_spliced.count("loopback");
+    orders.mirror.frames[1].inc_by(4);
+    orders.mirror.lose(Cause::Torn, 3);
     orders.dial_seconds.observe(0.003);
     orders.broker_read_pauses.inc_by(7);
     let counts = Counts { in_rack_bytes: 7, redirects: 1, ..Counts::default() };
@@ -114,6 +116,9 @@ fn what_was_counted_is_what_is_scraped() {
     assert_eq!(page.get(r#"turnout_cluster_state{cluster="east",state="degraded"}"#), 0.0);
     assert_eq!(page.get(r#"turnout_config_reloads_total{result="refused"}"#), 1.0);
     assert_eq!(page.get(concat!("turnout_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}")), 1.0);
+    assert_eq!(page.get(r#"turnout_mirrored_frames_total{virtual_cluster="orders",side="broker"}"#), 4.0);
+    assert_eq!(page.get(r#"turnout_mirror_lost_frames_total{virtual_cluster="orders",reason="torn"}"#), 3.0);
+    assert_eq!(page.get(r#"turnout_mirror_lost_frames_total{virtual_cluster="orders",reason="ring"}"#), 0.0);
     assert_eq!(page.get(r#"turnout_edge_admitted_total{virtual_cluster="orders"}"#), 5.0);
     assert_eq!(page.get(r#"turnout_edge_refused_total{virtual_cluster="orders",reason="deny"}"#), 2.0);
     assert_eq!(page.get(r#"turnout_edge_steered_ports{virtual_cluster="orders"}"#), 9.0);

@@ -4,6 +4,7 @@
 //! `proxy_common::splice`; the kernel's tables are `kernel`'s.
 
 pub mod eligible;
+pub mod mirror;
 pub mod policy;
 pub mod session;
 pub mod socket;

@@ -10,6 +10,7 @@ use crate::kafka::api::{self, ApiSpec};
 use crate::kafka::header::Partial;
 use crate::kafka::ids::{ApiKey, ApiVersion};
 use crate::route::{self, AnswerPlan, Plan};
+use crate::splice::mirror::Tap;
 
 /// Largest frame the table can allow ([`Policy::max_frame`]).
 const MAX_FRAME: u64 = 1 << 30;
@@ -27,6 +28,13 @@ pub fn policy(versions: Versions, limits: &Limits, routes_reads: bool) -> Policy
         }
     }
     policy
+}
+
+/// Has what somebody wants copies of copied to the mirror.
+pub fn mirror(policy: &mut Policy) {
+    for spec in api::all().iter().filter(|spec| Tap::wants(spec.key)) {
+        policy.mirror(spec.key.0 as u16);
+    }
 }
 
 /// The versions from the first that passes up to the first that doesn't.
@@ -49,6 +57,8 @@ fn passes(key: ApiKey, version: ApiVersion, versions: Versions, routes_reads: bo
 
 #[cfg(test)]
 mod tests {
+    use proxy_common::splice::policy::MIRROR;
+
     use super::*;
     use crate::config::units::Size;
 
@@ -83,6 +93,17 @@ mod tests {
         let routed = policy(Versions::Auto, &Limits::default(), true);
         assert_eq!((routed.rule(1, 11), routed.rule(1, 15)), (None, None), "Fetch is looked at");
         assert!(routed.rule(1, 10).is_some() && routed.rule(0, 13).is_some());
+    }
+
+    #[test]
+    fn of_produce_everything_that_passes_is_mirrored_and_nothing_else() {
+        let mut table = policy(Versions::Auto, &Limits::default(), false);
+        assert_eq!(table.mirrors, 0, "unless somebody asks");
+        mirror(&mut table);
+        assert_eq!(table.mirrors, 1);
+        for key in 0..API_KEYS {
+            assert_eq!(table.rules[key].flags & MIRROR != 0, key == 0, "key {key}");
+        }
     }
 
     #[test]

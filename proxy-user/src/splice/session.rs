@@ -14,11 +14,13 @@ use std::sync::Arc;
 
 use proxy_common::flows::{Recalled, Role, Slot, Traffic};
 use proxy_common::splice::arm::Armed;
+use proxy_common::splice::mirror::Tally;
 use proxy_common::splice::notes::Notes;
 use proxy_common::splice::policy::Policy;
 use proxy_common::splice::state::Side;
 
 use super::eligible::Obstacle;
+use super::mirror::Mirror;
 
 /// Where the two streams of a connection were when its session began: sequence numbers of the local socket's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +106,15 @@ pub trait Splicer: Send + Sync + 'static {
     /// The kernel refused.
     fn set_policy(&self, policy: u16, table: &Policy) -> anyhow::Result<()>;
 
+    /// Gives the kernel's copies of mirrored frames to this mirror from now on; the same one each time.
+    ///
+    /// # Errors
+    /// There is no room for copies: the programs were loaded without.
+    fn mirror_to(&self, mirror: &Arc<Mirror>) -> anyhow::Result<()> {
+        let _ = mirror;
+        anyhow::bail!("the kernel's programs were loaded without room for copies of frames")
+    }
+
     /// How sockets are opened.
     fn opening(&self) -> Opening;
 }
@@ -111,8 +122,9 @@ pub trait Splicer: Send + Sync + 'static {
 /// The memory of a session and its keeper; what is behind a [`Session`].
 ///
 /// # Safety
-/// `slot` gives a pointer that stays valid, and to the same session, until `end` is called. Nobody but the kernel's
-/// programs writes to the slot meanwhile, other than through the words for sharing (arms and notes).
+/// `slot` gives a pointer that stays valid for the keeper's life, and to the same session until `end` is called. Nobody but
+/// the kernel's programs writes to the slot meanwhile, other than through the words for sharing (arms and notes). A slot
+/// that gets another session gets another generation.
 pub unsafe trait Keeper: Send + Sync {
     /// Where the session lies.
     fn slot(&self, index: u32) -> *const Slot;
@@ -216,6 +228,19 @@ impl Session {
         }
     }
 
+    /// What was marked for the mirror in a direction: all of it where that is the daemon's.
+    #[must_use]
+    pub fn tally(&self, side: Side) -> Tally {
+        // SAFETY: as above, two words that the kernel writes whole.
+        unsafe { tally(self.slot(), side) }
+    }
+
+    /// For who wants to know what was marked, also after the session has ended.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch { keeper: Arc::clone(&self.keeper), index: self.index, generation: self.generation }
+    }
+
     /// What answers belong to.
     #[must_use]
     pub fn notes(&self) -> &Notes {
@@ -257,6 +282,60 @@ impl Session {
     #[must_use]
     pub fn is_whole(&self, client: BorrowedFd<'_>, broker: BorrowedFd<'_>) -> bool {
         self.keeper.is_whole(self.index, client, broker)
+    }
+}
+
+/// # Safety
+/// The pointer is to a slot.
+unsafe fn tally(slot: *const Slot, side: Side) -> Tally {
+    // SAFETY: by the caller's promise; the words are written whole.
+    unsafe {
+        let tally = &raw const (*slot).tallies[side.index()];
+        Tally {
+            packets: ptr::read_volatile(&raw const (*tally).packets),
+            frames: ptr::read_volatile(&raw const (*tally).frames),
+        }
+    }
+}
+
+/// What the kernel marked for the mirror on a session, which may have ended.
+pub struct Watch {
+    keeper: Arc<dyn Keeper>,
+    index: u32,
+    generation: u32,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch")
+            .field("index", &self.index)
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Watch {
+    /// The session's slot.
+    #[must_use]
+    pub const fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The slot's generation that is the session's.
+    #[must_use]
+    pub const fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// By direction; `None`: the slot has another session now.
+    #[must_use]
+    pub fn tallies(&self) -> Option<[Tally; 2]> {
+        let slot = self.keeper.slot(self.index);
+        // SAFETY: the pointer is valid by the keeper's promise; the words are written whole.
+        unsafe {
+            let tallies = [Side::Client, Side::Broker].map(|side| tally(slot, side));
+            (ptr::read_volatile(&raw const (*slot).generation) == self.generation).then_some(tallies)
+        }
     }
 }
 

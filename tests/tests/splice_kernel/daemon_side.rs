@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use turnout::gateway::edge::{Edge as _, Port, Slot};
 use turnout::kernel::capabilities::{NEEDED, keep_only, raise_only};
 use turnout::kernel::{self, KernelEdge};
 use turnout::splice::eligible::Obstacle;
+use turnout::splice::mirror::{ConnectionId, Event, Mirror, Mirrored, Tap};
 use turnout::splice::session::{Refusal, Session, Splicer};
 
 use crate::fixtures::Family;
@@ -84,9 +85,15 @@ impl Hosts {
 
     /// An edge whose programs stand on both interfaces, for connections to a port of the gateway's.
     fn edge(&self, pin: &PinFolder, port: u16) -> KernelEdge {
+        self.edge_with(pin, port, None)
+    }
+
+    /// The same, with so many bytes for copies of frames.
+    fn edge_with(&self, pin: &PinFolder, port: u16, mirror: Option<u64>) -> KernelEdge {
         kernel::prepare(pin.path(), USER, USER).expect("prepared");
         self.on_gateway(|| {
-            let edge = KernelEdge::open(pin.path()).unwrap_or_else(|e| panic!("{:#}", anyhow::Error::new(e)));
+            let edge = KernelEdge::open_mirroring(pin.path(), None, mirror);
+            let edge = edge.unwrap_or_else(|e| panic!("{:#}", anyhow::Error::new(e)));
             let at = SocketAddr::new(self.gateway.ip(), port);
             edge.set_ports(&[(at, Port { slot: Slot(0), open: true })].into()).expect("ports");
             edge.set_interfaces(Some(&INTERFACES.map(str::to_owned)));
@@ -159,15 +166,22 @@ fn answer(mut stream: TcpStream) {
     }
 }
 
+/// A request, and its answer.
+fn exchange(n: u32) -> (Vec<u8>, Vec<u8>) {
+    let body = vec![n as u8; 100 + 13 * (n as usize % 97)];
+    let header = [&FORWARDED.to_be_bytes()[..], &9u16.to_be_bytes(), &n.to_be_bytes()].concat();
+    let request = [&((8 + body.len()) as u32).to_be_bytes()[..], &header, &body].concat();
+    let answer = [&((4 + body.len()) as u32).to_be_bytes()[..], &n.to_be_bytes(), &body].concat();
+    (request, answer)
+}
+
 /// A client's requests, one after the other, each with its answer.
 fn ask(client: &mut TcpStream, numbers: std::ops::Range<u32>) {
     for n in numbers {
-        let body = vec![n as u8; 100 + 13 * (n as usize % 97)];
-        let header = [&FORWARDED.to_be_bytes()[..], &9u16.to_be_bytes(), &n.to_be_bytes()].concat();
-        let frame = [&((8 + body.len()) as u32).to_be_bytes()[..], &header, &body].concat();
-        client.write_all(&frame).unwrap_or_else(|e| panic!("request {n}: {e}"));
+        let (request, expected) = exchange(n);
+        client.write_all(&request).unwrap_or_else(|e| panic!("request {n}: {e}"));
         let answer = read_frame(client).unwrap_or_else(|e| panic!("answer {n}: {e}"));
-        assert!(answer == [&n.to_be_bytes()[..], &body].concat(), "answer {n} is damaged");
+        assert!(answer == expected[4..], "answer {n} is damaged");
     }
 }
 
@@ -179,6 +193,7 @@ struct Relay {
     lanes: [(u32, u32, u32, u32); 2],
     arms: Arc<AtomicBool>,
     armed: [Option<Armed>; 2],
+    tap: Option<Tap>,
     /// Bytes that it relayed.
     relayed: u64,
 }
@@ -187,7 +202,14 @@ impl Relay {
     fn new(session: Session, sockets: [TcpStream; 2], arms: &Arc<AtomicBool>) -> Self {
         sockets.iter().for_each(|s| s.set_nonblocking(true).expect("an option"));
         let lanes = SIDES.map(|side| (session.place(side).reads, session.place(side.other()).writes, 0, 0));
-        Self { session, sockets, lanes, arms: Arc::clone(arms), armed: [None; 2], relayed: 0 }
+        Self { session, sockets, lanes, arms: Arc::clone(arms), armed: [None; 2], tap: None, relayed: 0 }
+    }
+
+    /// With copies of every frame for somebody.
+    fn mirrored(self, mirror: &Arc<Mirror>, consumer: Arc<dyn Mirrored>) -> Self {
+        let mut tap = Tap::new(mirror, consumer);
+        tap.splice(&self.session, 0);
+        Self { tap: Some(tap), ..self }
     }
 
     fn run(mut self) -> (Session, u64) {
@@ -231,9 +253,15 @@ impl Relay {
         if turn.epoch != *epoch {
             assert_eq!((turn.epoch, turn.prefix), (*epoch + 2, 0), "{side:?}: one turn, and it ends between frames");
             (*epoch, *index) = (turn.epoch, turn.frames);
+            self.tap.iter_mut().for_each(|tap| tap.resume(side, self.session.tally(side), 0, false));
         }
+        if let Some(tap) = &mut self.tap {
+            tap.begin(side, Some(*index), length as u64);
+            tap.bytes(side, &bytes[..length]);
+        }
+        let mirrored = self.tap.is_some();
         match side {
-            Side::Client => self.session.notes().set(*index, Note { kind: Kind::Plain, mirrored: false }),
+            Side::Client => self.session.notes().set(*index, Note { kind: Kind::Plain, mirrored }),
             Side::Broker => self.session.notes().set_answered(index.wrapping_add(1)),
         }
         *index += 1;
@@ -315,6 +343,80 @@ fn connections_go_through_the_kernel_until_they_are_taken_back() {
         assert!(sets(&pin).is_empty(), "{:?}", sets(&pin));
         let none = hosts.world.gateway().netns.run(|| INTERFACES.map(chain)).expect("inside");
         assert_eq!(none, <[[Vec<u32>; 2]; 2]>::default());
+    }
+}
+
+/// Frames as they were copied, by direction; and what was lost.
+#[derive(Default)]
+struct Taker {
+    frames: Mutex<[Vec<Vec<u8>>; 2]>,
+    lost: AtomicU32,
+    ended: AtomicBool,
+}
+
+impl Mirrored for Taker {
+    fn take(&self, _: ConnectionId, event: Event) {
+        match event {
+            Event::Frame { side, index, frame } => {
+                let frames = &mut self.frames.lock().expect("no panic")[side.index()];
+                assert_eq!(index, Some(frames.len() as u32), "{side:?}");
+                frames.push(frame.to_vec());
+            }
+            Event::Lost { frames, .. } => drop(self.lost.fetch_add(frames, Ordering::SeqCst)),
+            Event::Ended => self.ended.store(true, Ordering::SeqCst),
+        }
+    }
+}
+
+#[test]
+fn every_frame_is_copied_whoever_passes_it_on() {
+    need_splice!();
+    for family in [Family::V4, Family::V6] {
+        let hosts = Hosts::new(family);
+        let pin = PinFolder::reserve();
+        let mirror = Mirror::new(1 << 20);
+        let edge = hosts.edge(&pin, PORT);
+        let without = splicer(&edge).mirror_to(&mirror).expect_err("loaded without a ring");
+        assert!(without.to_string().contains("without room for copies"), "{without}");
+        drop(edge);
+        let edge = hosts.edge_with(&pin, PORT, Some(1 << 20));
+        let splicer = splicer(&edge);
+        let mut table = policy();
+        table.mirror(FORWARDED);
+        splicer.set_policy(0, &table).expect("a policy");
+        hosts.on_gateway(|| splicer.mirror_to(&mirror).expect("there is a ring"));
+        splicer.mirror_to(&mirror).expect("the same");
+        splicer.mirror_to(&Mirror::new(1)).expect_err("another");
+
+        let (mut client, sockets) = hosts.connections(splicer.as_ref());
+        let session = hosts.on_gateway(|| begin(splicer.as_ref(), &sockets)).unwrap_or_else(|e| panic!("{e}"));
+        let (taker, arms) = (Arc::new(Taker::default()), Arc::new(AtomicBool::new(true)));
+        let relay = Relay::new(session, sockets, &arms).mirrored(&mirror, Arc::<Taker>::clone(&taker));
+        let relay = hosts.on_gateway(|| thread::spawn(|| relay.run()));
+        ask(&mut client, 0..200);
+        arms.store(false, Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(50));
+        ask(&mut client, 200..210);
+        arms.store(true, Ordering::SeqCst);
+        ask(&mut client, 210..400);
+        drop(client);
+        let (session, relayed) = relay.join().expect("no panic");
+        assert!(session.tally(Side::Client).packets > 200, "{relayed} bytes by the daemon");
+        wait::until_true("the mirror says that the connection has ended", PATIENCE, || {
+            taker.ended.load(Ordering::SeqCst)
+        })
+        .unwrap_or_else(|e| panic!("{e:#}"));
+        assert_eq!((taker.lost.load(Ordering::SeqCst), mirror.used()), (0, 0));
+        let [requests, answers] = std::mem::take(&mut *taker.frames.lock().expect("no panic"));
+        assert_eq!((requests.len(), answers.len()), (400, 400));
+        for (n, (request, answer)) in (0u32..).zip(requests.iter().zip(&answers)) {
+            let (asked, answered) = exchange(n);
+            assert!(*request == asked, "request {n} is not what was sent");
+            assert!(*answer == answered, "answer {n} is not what was sent");
+        }
+        let counters = edge.splice_status().expect("a splice").counters;
+        assert!(counters["mirror_pieces"] > 400 && counters["mirror_lost_packets"] == 0, "{counters:?}");
+        drop(session);
     }
 }
 

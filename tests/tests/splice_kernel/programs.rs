@@ -3,16 +3,20 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, AsRawFd};
 
-use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, SchedClassifier, SocketFilter, TcAttachType};
 use aya::{Ebpf, EbpfLoader, Pod};
 use proxy_common::flows::{COUNTS, Count, Counts, Dialing, FlowEntry, FlowKey, Recalled, Role, Slot};
+use proxy_common::splice::mirror::{Copies, Head};
 use proxy_common::splice::policy::Policy;
 use proxy_common::splice::state::{Leg, Side};
 use proxy_common::tables::{Address, Plain, PortKey};
 
 use crate::sys::{Context, Mapping, run_classifier, set_option};
+
+/// Bytes of the ring for copies of frames, where a test asks for no other.
+const RING: u32 = 256 << 10;
 
 /// Sessions in a test; the tables of the daemon are larger.
 pub(crate) const SESSIONS: u32 = 256;
@@ -46,16 +50,24 @@ pub(crate) struct Programs {
     listeners: HashMap<MapData, Raw<PortKey>, u32>,
     dialing: Array<MapData, Raw<Dialing>>,
     counters: PerCpuArray<MapData, Raw<Counts>>,
+    copies: PerCpuArray<MapData, Raw<Copies>>,
+    ring: Option<RingBuf<MapData>>,
     slots: Mapping<Slot>,
 }
 
 impl Programs {
     /// Loads the programs with tables of their own.
     pub(crate) fn load() -> Self {
+        Self::load_with_ring(RING)
+    }
+
+    /// The same with a ring of so many bytes.
+    pub(crate) fn load_with_ring(ring: u32) -> Self {
         let object = turnout::kernel::splice_object().expect("built with kernel programs");
         let mut ebpf = EbpfLoader::new()
             .map_max_entries("SESSIONS", SESSIONS)
             .map_max_entries("LOCKS", SESSIONS)
+            .map_max_entries("MIRROR", ring)
             .load(object)
             .expect("the object loads");
         for name in [IN, OUT, RECALL] {
@@ -77,6 +89,8 @@ impl Programs {
             listeners: table!("LISTENERS"),
             dialing: table!("DIALING"),
             counters: table!("COUNTERS"),
+            copies: table!("COPIES"),
+            ring: Some(table!("MIRROR")),
             slots,
             ebpf,
         }
@@ -179,6 +193,36 @@ impl Programs {
     /// One of them.
     pub(crate) fn count(&self, what: Count) -> u64 {
         self.counts().counts[what.index()]
+    }
+
+    /// What was copied since they were loaded.
+    pub(crate) fn copies(&self) -> Copies {
+        let mut sum = Copies::default();
+        for Raw(cpu) in self.copies.get(&0, 0).expect("counters").iter() {
+            sum.pieces += cpu.pieces;
+            sum.bytes += cpu.bytes;
+            sum.lost += cpu.lost;
+            sum.lost_bytes += cpu.lost_bytes;
+        }
+        sum
+    }
+
+    /// The ring, for who reads it.
+    pub(crate) fn take_ring(&mut self) -> RingBuf<MapData> {
+        self.ring.take().expect("nobody has it yet")
+    }
+
+    /// Everything in the ring: heads, their bytes, and the room that each takes.
+    pub(crate) fn pieces(&mut self) -> Vec<(Head, Vec<u8>, usize)> {
+        let ring = self.ring.as_mut().expect("nobody has it");
+        let mut pieces = vec![];
+        while let Some(record) = ring.next() {
+            let (head, bytes) = record.split_at(size_of::<Head>());
+            // SAFETY: as many bytes as a head has, which is made of integers (`Plain`).
+            let head = unsafe { head.as_ptr().cast::<Head>().read_unaligned() };
+            pieces.push((head, bytes[..head.length as usize].to_vec(), record.len()));
+        }
+        pieces
     }
 
     /// Forgets all listeners.

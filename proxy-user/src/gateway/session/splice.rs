@@ -10,6 +10,7 @@ use crate::gateway::close::CloseReason;
 use crate::gateway::lane::Lane;
 use crate::kafka::ids::{ApiKey, ApiVersion, CorrelationId};
 use crate::route::AnswerPlan;
+use crate::splice::mirror::Tap;
 
 /// Stand for every version whose answers look the same: those of v10 up to the last that names topics, and of all that
 /// have ids instead.
@@ -35,7 +36,7 @@ impl Pending {
             Due::Broker(AnswerPlan::CheckProduce) => produce_kind(self.head.version.0 as u16),
             _ => Kind::Local,
         };
-        Note { kind, mirrored: false }
+        Note { kind, mirrored: self.mirrored }
     }
 }
 
@@ -54,6 +55,7 @@ impl Session {
 
     /// From now on frames are counted, and the kernel may pass some on. See [`Self::can_splice`].
     pub(crate) fn splice(&mut self, notes: &Notes) {
+        self.base = self.asked.wrapping_sub(self.pending.len() as u32);
         for (pending, index) in self.pending.iter_mut().zip(0..) {
             pending.index = index;
             notes.set(index, pending.note());
@@ -137,7 +139,11 @@ impl Session {
 
     /// The kernel has passed nothing on, and won't.
     pub(crate) fn unsplice(&mut self) {
-        self.splice = None;
+        let Some(at) = self.splice.take() else { return };
+        self.asked = self.base.wrapping_add(at.request);
+        self.pending.iter_mut().for_each(|pending| pending.index = pending.index.wrapping_add(self.base));
+        self.base = 0;
+        self.tap.iter_mut().for_each(Tap::unsplice);
     }
 
     /// Says to the client what the gateway has to say, where its turn has come.
@@ -176,8 +182,10 @@ impl Session {
         let (key, shown) = (ApiKey::PRODUCE, version.unwrap_or(ApiVersion(0)));
         let malformed = |what: String| CloseReason::MalformedAnswer { key, version: shown, what };
         let body_len = u64::try_from(size).map_err(|_| malformed("its size is negative".to_owned()))?;
+        let mirrored = view.notes.is_some_and(|notes| notes.get(at.answer).mirrored);
         let Some(version) = version else {
             self.answer_begins(view);
+            self.mirror_answer(mirrored, at.answer, body_len);
             self.answer = AnswerState::Passing { left: SIZE_LEN as u64 + body_len };
             return Ok(true);
         };
@@ -185,6 +193,7 @@ impl Session {
             return Err(CloseReason::HoldTooLarge { size, limit: view.rewrite_frame });
         }
         self.answer_begins(view);
+        self.mirror_answer(mirrored, at.answer, body_len);
         // The correlation id is the client's to check: only the kernel saw that of the request.
         let head = Head { key, version, correlation: CorrelationId(0) };
         self.hold_answer(body_len, Pending::new(head, Due::Broker(AnswerPlan::CheckProduce)), answers, view)?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use proxy_common::flows::{COUNTS, Count};
+use proxy_common::splice::mirror::Copies;
 use proxy_common::splice::verdict::Reason;
 
 /// Every count.
@@ -76,6 +77,17 @@ const fn name(count: Count) -> &'static str {
 /// The counts by name.
 pub(super) fn named(counts: &[u64; COUNTS]) -> BTreeMap<&'static str, u64> {
     ALL.into_iter().map(|count| (name(count), counts[count.index()])).collect()
+}
+
+/// What was copied, and what had no room.
+pub(super) const fn of_copies(copies: &Copies) -> [(&'static str, u64); 4] {
+    let Copies { pieces, bytes, lost, lost_bytes } = *copies;
+    [
+        ("mirror_pieces", pieces),
+        ("mirror_bytes", bytes),
+        ("mirror_lost_packets", lost),
+        ("mirror_lost_bytes", lost_bytes),
+    ]
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //!  KernelEdge ── Splice ── sets      the folder that the links outlive the process in
 //!                  │       chain     on which interfaces, and that nothing stands before
 //!                  └─ Arc<Shared> ── sessions   begun for the gateway, each with a share of the memory
+//!                                    ring       copies of frames, read by a thread of its own
 //! ```
 //! A set of programs and maps belongs to one process: a successor loads its own, in front, and what it doesn't know it
 //! leaves to the next in the chain.
@@ -12,6 +13,7 @@ mod chain;
 mod counts;
 mod place;
 mod programs;
+mod ring;
 mod route;
 mod selftest;
 mod sessions;
@@ -55,11 +57,11 @@ pub(super) struct Splice {
 }
 
 impl Splice {
-    /// Loads it. The caller has the lock of the pin folder.
-    pub(super) fn load(pin: &Path) -> Result<Self, EdgeError> {
+    /// Loads it. The caller has the lock of the pin folder. `mirror`: bytes for copies of frames, if there are to be any.
+    pub(super) fn load(pin: &Path, mirror: Option<u64>) -> Result<Self, EdgeError> {
         let object = object::splice_object().ok_or(EdgeError::NotBuilt)?;
-        let Loaded { ebpf, tables, memory, recall, stamped, ids } = programs::load(object)?;
-        let shared = Arc::new(Shared::new(memory, [recall, stamped], tables)?);
+        let Loaded { ebpf, tables, memory, ring, recall, stamped, ids } = programs::load(object, mirror)?;
+        let shared = Arc::new(Shared::new(memory, [recall, stamped], tables, ring)?);
         let set = Arc::new(Set::make(pin)?);
         Ok(Self { pin: pin.to_owned(), ebpf, set, chain: Chain::new(ids), shared, dead: Dead::default() })
     }

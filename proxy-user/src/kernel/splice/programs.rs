@@ -2,11 +2,12 @@
 
 use std::os::fd::AsFd as _;
 
-use aya::maps::Map;
+use aya::maps::{Map, MapData, RingBuf};
 use aya::programs::{ProgramFd, SchedClassifier, SocketFilter};
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::flows::SESSIONS;
 
+use super::ring;
 use super::selftest;
 use super::sys::{Memory, Way};
 use super::tables::Tables;
@@ -34,16 +35,23 @@ pub(super) struct Loaded {
     pub(super) ebpf: Ebpf,
     pub(super) tables: Tables,
     pub(super) memory: Memory,
+    /// Where copies of frames are put; `None`: nobody wants any.
+    pub(super) ring: Option<RingBuf<MapData>>,
     pub(super) recall: ProgramFd,
     pub(super) stamped: ProgramFd,
     /// Kernel ids of the programs that stand on interfaces, by way.
     pub(super) ids: [u32; 2],
 }
 
-/// Loads it, with maps of its own, and tries it.
-pub(super) fn load(object: &[u8]) -> Result<Loaded, EdgeError> {
+/// Loads it, with maps of its own, and tries it. `mirror`: bytes for copies of frames, if there are to be any.
+pub(super) fn load(object: &[u8], mirror: Option<u64>) -> Result<Loaded, EdgeError> {
     let stamp = stamp(rand::random());
-    let mut ebpf = EbpfLoader::new().override_global(STAMP, &stamp, true).load(object)?;
+    let mut loader = EbpfLoader::new();
+    loader.override_global(STAMP, &stamp, true);
+    if let Some(buffer) = mirror {
+        loader.map_max_entries("MIRROR", ring::size(buffer));
+    }
+    let mut ebpf = loader.load(object)?;
     for name in [name(Way::In), name(Way::Out), RECALL] {
         classifier(&mut ebpf, name)?.load().map_err(refused(name))?;
     }
@@ -67,7 +75,9 @@ pub(super) fn load(object: &[u8]) -> Result<Loaded, EdgeError> {
         listeners: table!("LISTENERS"),
         dialing: table!("DIALING"),
         counters: table!("COUNTERS"),
+        copies: table!("COPIES"),
     };
+    let ring = if mirror.is_some() { Some(table!("MIRROR")) } else { None };
     let Some(Map::Array(sessions)) = ebpf.take_map("SESSIONS") else {
         return Err(EdgeError::Missing { what: "map", name: "SESSIONS" });
     };
@@ -78,7 +88,7 @@ pub(super) fn load(object: &[u8]) -> Result<Loaded, EdgeError> {
     let ways = [program_fd(&ebpf, name(Way::In))?, program_fd(&ebpf, name(Way::Out))?];
     let programs = selftest::Programs { ways: ways.each_ref().map(|fd| fd.as_fd()), recall: recall.as_fd() };
     selftest::run(&programs, &mut tables, &memory)?;
-    Ok(Loaded { ebpf, tables, memory, recall, stamped, ids })
+    Ok(Loaded { ebpf, tables, memory, ring, recall, stamped, ids })
 }
 
 fn id(ebpf: &mut Ebpf, name: &'static str) -> Result<u32, EdgeError> {
@@ -105,7 +115,7 @@ mod tests {
     #[test]
     fn the_self_test_finds_programs_that_do_something_else() {
         let Some(object) = crate::kernel::splice_object() else { return };
-        let Ok(Loaded { ebpf, mut tables, memory, recall, .. }) = load(object) else { return };
+        let Ok(Loaded { ebpf, mut tables, memory, recall, .. }) = load(object, None) else { return };
         let [way_in, way_out] = Way::BOTH.map(|way| program_fd(&ebpf, name(way)).expect("loaded"));
         let mut go = |ways| {
             let programs = selftest::Programs { ways, recall: recall.as_fd() };

@@ -192,14 +192,7 @@ impl Probe<'_> {
         self.passes(Way::Out, what, packet, Verdict::Next, expected)
     }
 
-    fn passes(
-        &self,
-        way: Way,
-        what: &str,
-        packet: &Packet,
-        verdict: Verdict,
-        expected: &Packet,
-    ) -> Result<(), String> {
+    fn passes(&self, way: Way, what: &str, packet: &Packet, verdict: Verdict, expected: &Packet) -> Result<(), String> {
         let [way_in, way_out] = self.programs.ways;
         let (program, came_in_by) = match way {
             Way::In => (way_in, INTERFACE),

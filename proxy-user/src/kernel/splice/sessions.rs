@@ -24,6 +24,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use aya::maps::{MapData, RingBuf};
 use aya::programs::ProgramFd;
 use proxy_common::flows::{FlowEntry, POLICIES, Recalled, SESSIONS, Slot};
 use proxy_common::splice::policy::Policy;
@@ -32,12 +33,14 @@ use proxy_common::tables::Address;
 use socket2::SockRef;
 
 use super::place::{Place, origin};
+use super::ring;
 use super::route::{Question, Routes};
 use super::slots::{Ended, Slots, next_generation};
 use super::sys::{Memory, option, run_classifier, set_option, tcp_info};
 use super::tables::Tables;
 use crate::kernel::EdgeError;
 use crate::splice::eligible::{self, Obstacle, TcpInfo};
+use crate::splice::mirror::Mirror;
 use crate::splice::session::{self, Keeper, Opening, Refusal, Session, Splicer};
 
 /// How sockets are opened. The mark is "turn": unlikely to be anybody else's.
@@ -57,6 +60,17 @@ pub(super) struct Shared {
     stamped: ProgramFd,
     routes: Routes,
     book: Mutex<Book>,
+    mirror: Mutex<Mirroring>,
+}
+
+/// Where copies of frames go.
+enum Mirroring {
+    /// There are none.
+    Without,
+    /// Nobody has asked for them yet.
+    Unread(RingBuf<MapData>),
+    /// There.
+    To(Arc<Mirror>),
 }
 
 struct Book {
@@ -94,6 +108,7 @@ impl Shared {
         memory: Memory,
         [recall, stamped]: [ProgramFd; 2],
         mut tables: Tables,
+        ring: Option<RingBuf<MapData>>,
     ) -> Result<Self, EdgeError> {
         tables.dial_with(OPENING.mark)?;
         let routes =
@@ -106,7 +121,8 @@ impl Shared {
             standing: BTreeSet::new(),
             closed: None,
         };
-        Ok(Self { memory, recall, stamped, routes, book: Mutex::new(book) })
+        let mirror = Mutex::new(ring.map_or(Mirroring::Without, Mirroring::Unread));
+        Ok(Self { memory, recall, stamped, routes, book: Mutex::new(book), mirror })
     }
 
     /// A poisoned lock means that a call panicked; the kernel's tables are still what the kernel says.
@@ -345,6 +361,26 @@ impl Splicer for Sessions {
 
     fn set_policy(&self, policy: u16, table: &Policy) -> anyhow::Result<()> {
         Ok(self.0.tables(|tables| tables.set_policy(policy, table))?)
+    }
+
+    fn mirror_to(&self, mirror: &Arc<Mirror>) -> anyhow::Result<()> {
+        let mut now = self.0.mirror.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *now, Mirroring::Without) {
+            Mirroring::Without => {
+                anyhow::bail!("the kernel's programs were loaded without room for copies of frames; restart turnout")
+            }
+            Mirroring::Unread(copies) => {
+                ring::start(copies, mirror, &self.0)?;
+                *now = Mirroring::To(Arc::clone(mirror));
+                Ok(())
+            }
+            Mirroring::To(there) => {
+                let is_same = Arc::ptr_eq(&there, mirror);
+                *now = Mirroring::To(there);
+                anyhow::ensure!(is_same, "copies of frames go to another mirror already");
+                Ok(())
+            }
+        }
     }
 
     fn opening(&self) -> Opening {

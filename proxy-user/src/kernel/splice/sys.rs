@@ -270,6 +270,19 @@ impl Netlink {
     }
 }
 
+/// Waits until a descriptor can be read, or this long; a signal ends it as well.
+pub(super) fn wait_readable(fd: libc::c_int, most: std::time::Duration) -> io::Result<()> {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: the pointer is to one of them, which outlives the call.
+    match unsafe { libc::poll(&raw mut poll, 1, most.as_millis() as libc::c_int) } {
+        0.. => Ok(()),
+        _ => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            error => Err(error),
+        },
+    }
+}
+
 /// An option of a socket that is an integer.
 pub(super) fn option(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> io::Result<u32> {
     let mut value = 0u32;

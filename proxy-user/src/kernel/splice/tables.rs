@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use aya::Pod;
 use aya::maps::{Array, MapData, MapError, PerCpuArray};
 use proxy_common::flows::{COUNTS, Counts, Dialing, FLOWS, FlowEntry, FlowKey, LISTENERS, POLICIES};
+use proxy_common::splice::mirror::Copies;
 use proxy_common::splice::policy::Policy;
 use proxy_common::tables::PortKey;
 
@@ -28,6 +29,7 @@ pub(super) struct Tables {
     pub(super) listeners: Hash<PortKey, u32>,
     pub(super) dialing: Array<MapData, Raw<Dialing>>,
     pub(super) counters: PerCpuArray<MapData, Raw<Counts>>,
+    pub(super) copies: PerCpuArray<MapData, Raw<Copies>>,
 }
 
 impl Tables {
@@ -77,7 +79,16 @@ impl Tables {
         for Raw(cpu) in self.counters.get(&0, 0)?.iter() {
             sum.iter_mut().zip(cpu.counts).for_each(|(sum, n)| *sum += n);
         }
-        Ok(counts::named(&sum))
+        let mut named = counts::named(&sum);
+        let mut copies = Copies::default();
+        for Raw(cpu) in self.copies.get(&0, 0)?.iter() {
+            copies.pieces += cpu.pieces;
+            copies.bytes += cpu.bytes;
+            copies.lost += cpu.lost;
+            copies.lost_bytes += cpu.lost_bytes;
+        }
+        named.extend(counts::of_copies(&copies));
+        Ok(named)
     }
 }
 

@@ -17,6 +17,8 @@ use proxy_common::splice::state::Side;
 use super::origin::Place;
 use super::traffic::{TRAILER, tag};
 use crate::session::{LOCAL, MAX_FRAME};
+use turnout::splice::mirror::Tap;
+use turnout::splice::session::Session;
 
 /// Bytes that wait for a slow receiver before the sender isn't read any more.
 const BACKLOG: usize = 1 << 20;
@@ -112,6 +114,8 @@ pub(super) struct Daemon {
     /// Whether the kernel is given leave at all.
     arms: bool,
     relayed: Arc<Relayed>,
+    /// Takes what is mirrored.
+    tap: Option<(Tap, Session)>,
 }
 
 const SIDES: [Side; 2] = [Side::Client, Side::Broker];
@@ -123,10 +127,11 @@ impl Daemon {
         places: [Place; 2],
         arms: bool,
         relayed: Arc<Relayed>,
+        tap: Option<(Tap, Session)>,
     ) -> Self {
         let [client, broker] = places;
         let lanes = [Lane::new(client.reads(), broker.writes()), Lane::new(broker.reads(), client.writes())];
-        Self { shared, sockets, lanes, mine: VecDeque::new(), arms, relayed }
+        Self { shared, sockets, lanes, mine: VecDeque::new(), arms, relayed, tap }
     }
 
     /// Runs until both streams have ended.
@@ -207,6 +212,10 @@ impl Daemon {
             assert_eq!(epoch, lane.epoch.wrapping_add(2), "{side:?}: one turn of the kernel's at a time");
             assert!(lane.held.is_empty() && lane.out.is_empty(), "{side:?}: leave was given in an even moment");
             (lane.epoch, lane.raw, lane.index, lane.armed) = (epoch, prefix as usize, frames, None);
+            if let Some((tap, session)) = &mut self.tap {
+                let mirrored = session.notes().get(frames.wrapping_sub(1)).mirrored;
+                tap.resume(side, session.tally(side), prefix, mirrored);
+            }
         }
         lane.ended = length == 0;
         lane.reads = lane.reads.wrapping_add(length as u32);
@@ -222,6 +231,7 @@ impl Daemon {
             if lane.raw > 0 {
                 let length = lane.raw.min(bytes.len());
                 lane.out.extend(&bytes[..length]);
+                self.tap.iter_mut().for_each(|(tap, _)| tap.bytes(side, &bytes[..length]));
                 lane.raw -= length;
                 bytes = &bytes[length..];
                 continue;
@@ -246,8 +256,9 @@ impl Daemon {
     fn take_request(&mut self, whole: bool) {
         let lane = &mut self.lanes[Side::Client.index()];
         if u16::from_be_bytes([lane.held[4], lane.held[5]]) != LOCAL {
-            self.shared.notes().set(lane.index, Note { kind: Kind::Plain, mirrored: false });
+            self.shared.notes().set(lane.index, Note { kind: Kind::Plain, mirrored: self.tap.is_some() });
             lane.raw = size(&lane.held) - lane.held.len();
+            mirror(&mut self.tap, Side::Client, lane);
         } else if whole {
             self.shared.notes().set(lane.index, Note { kind: Kind::Local, mirrored: false });
             self.mine.push_back(lane.index);
@@ -268,6 +279,7 @@ impl Daemon {
         let lane = &mut self.lanes[Side::Broker.index()];
         if self.mine.front() != Some(&lane.index) {
             lane.raw = size(&lane.held) - lane.held.len();
+            mirror(&mut self.tap, Side::Broker, lane);
         } else if whole {
             self.mine.pop_front();
             let correlation = u32::from_be_bytes(lane.held[4..8].try_into().expect("four bytes"));
@@ -324,6 +336,14 @@ impl Daemon {
             self.shared.arm(side).arm(&armed);
             lane.armed = Some(armed);
         }
+    }
+}
+
+/// The frame whose header is held is mirrored.
+fn mirror(tap: &mut Option<(Tap, Session)>, side: Side, lane: &Lane) {
+    if let Some((tap, _)) = tap {
+        tap.begin(side, Some(lane.index), size(&lane.held) as u64);
+        tap.bytes(side, &lane.held);
     }
 }
 

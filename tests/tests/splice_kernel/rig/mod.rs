@@ -11,6 +11,7 @@
 
 mod daemon;
 mod loss;
+mod mirror;
 mod origin;
 mod tests;
 mod traffic;

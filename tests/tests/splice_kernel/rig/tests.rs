@@ -15,7 +15,7 @@ const LOAD: Load =
     Load { connections: 1, depth: 4, daemons: 0, largest: 60_000, in_pieces: false, lasts: Duration::from_secs(3) };
 
 fn report(trial: &Trial, outcome: &Outcome) {
-    let Outcome { seen, relayed, traffic, turns, recalled, programs } = outcome;
+    let Outcome { seen, relayed, traffic, turns, recalled, copied, programs } = outcome;
     let load = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
     eprintln!(
         "{:?} {} connections, loss {} ppm: {} frames ({} the daemon's), {} MB, {} above 150 ms; in the kernel {} MB, by \
@@ -52,10 +52,14 @@ fn report(trial: &Trial, outcome: &Outcome) {
         ("unannounced", Count::Judged(Reason::Unannounced)),
     ];
     let counted: Vec<_> = counts.iter().map(|&(what, c)| (what, programs.count(c))).filter(|(_, n)| *n > 0).collect();
+    if trial.mirror.is_some() {
+        eprintln!("  copied {copied:?}; {:?}", programs.copies());
+    }
     eprintln!("  {counted:?}; runs in and out, and nanoseconds each: {:?}", programs.cost());
 }
 
-const TRIAL: Trial = Trial { family: Family::V4, load: LOAD, loss: 0, offloads: true, recalls: false, splices: true };
+const TRIAL: Trial =
+    Trial { family: Family::V4, load: LOAD, loss: 0, offloads: true, recalls: false, splices: true, mirror: None };
 
 /// Runs a trial in both families, and checks what holds in every one.
 fn in_both_families(trial: Trial, check: impl Fn(&Outcome)) {
@@ -138,6 +142,68 @@ fn a_recall_at_any_moment_is_only_a_switch() {
     in_both_families(Trial { load, loss: 1_000, recalls: true, ..TRIAL }, |outcome| {
         was_mixed(outcome);
         assert!(outcome.recalled > 100, "{} turns were ended", outcome.recalled);
+    });
+}
+
+/// Every frame that is mirrored was given, or counted as lost.
+fn all_accounted_for(outcome: &Outcome) {
+    let Outcome { seen, copied, .. } = outcome;
+    let mirrored = seen.frames.load(Ordering::Relaxed) - seen.daemons.load(Ordering::Relaxed);
+    for side in 0..2 {
+        let known = copied.frames[side] + copied.lost[side];
+        assert_eq!(known, mirrored, "{side}: {copied:?}");
+    }
+    assert_eq!(copied.torn, 0, "{copied:?}");
+}
+
+fn nothing_lost(outcome: &Outcome) {
+    all_accounted_for(outcome);
+    assert_eq!(outcome.copied.lost, [0, 0], "{:?}", outcome.copied);
+    assert!(outcome.programs.copies().pieces > 0, "the kernel had a part of it");
+}
+
+/// Frames of 20 bytes to 1 MB.
+const MIRRORED: Load = Load {
+    connections: 4,
+    depth: 16,
+    daemons: 30,
+    largest: 1_000_000,
+    in_pieces: false,
+    lasts: Duration::from_secs(4),
+};
+const RING: u32 = 32 << 20;
+
+#[test]
+fn what_is_mirrored_comes_whole_and_exact() {
+    need_splice!();
+    for (depth, in_pieces, daemons) in [(1, false, 0), (4, true, 30), (16, false, 30)] {
+        let load = Load { depth, in_pieces, daemons, ..MIRRORED };
+        in_both_families(Trial { load, mirror: Some(RING), ..TRIAL }, nothing_lost);
+    }
+}
+
+#[test]
+fn loss_and_turns_taken_back_cost_the_mirror_nothing() {
+    need_splice!();
+    for offloads in [true, false] {
+        let load = Load { in_pieces: true, daemons: 10, lasts: Duration::from_secs(6), ..MIRRORED };
+        let trial = Trial { load, loss: 5_000, offloads, recalls: true, mirror: Some(RING), ..TRIAL };
+        in_both_families(trial, |outcome| {
+            was_mixed(outcome);
+            nothing_lost(outcome);
+        });
+    }
+}
+
+#[test]
+fn a_ring_that_is_too_small_loses_whole_frames_and_counts_them() {
+    need_splice!();
+    let load = Load { in_pieces: true, connections: 8, ..MIRRORED };
+    in_both_families(Trial { load, loss: 1_000, mirror: Some(64 << 10), ..TRIAL }, |outcome| {
+        all_accounted_for(outcome);
+        let Outcome { copied, programs, .. } = outcome;
+        assert!(copied.lost.iter().sum::<u64>() > 0 && programs.copies().lost > 0, "64 KiB have room for all of it?");
+        assert!(copied.frames.iter().all(|n| *n > 0), "{copied:?}");
     });
 }
 

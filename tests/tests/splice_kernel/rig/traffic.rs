@@ -8,6 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use proxy_common::splice::state::Side;
+
 use crate::session::{FORWARDED, LOCAL};
 
 /// Bytes of a request of the daemon's that the daemon takes off.
@@ -137,6 +139,24 @@ fn answer(mut stream: TcpStream, mut random: Random, in_pieces: bool) {
             return;
         }
     }
+}
+
+/// A copied frame, which [`FORWARDED`] requests and their answers are.
+pub(super) fn check_copy(side: Side, index: u32, frame: &[u8]) {
+    let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().expect("four bytes"));
+    assert_eq!(word(0) as usize + 4, frame.len(), "{side:?} {index}: the size");
+    let (head, payload, of) = match side {
+        Side::Client => {
+            assert_eq!(u16::from_be_bytes([frame[4], frame[5]]), FORWARDED, "request {index} is not mirrored");
+            assert_eq!(word(8) & 0x00ff_ffff, index + 1, "request {index} has another's number");
+            (4 + REQUEST_FIXED, &frame[4 + REQUEST_FIXED..], word(8))
+        }
+        Side::Broker => {
+            assert_eq!(word(8), index, "answer {index} is another's");
+            (4 + ANSWER_FIXED, &frame[4 + ANSWER_FIXED..], !word(4))
+        }
+    };
+    assert!(payload == piece(of, frame.len() - head), "{side:?} {index} is damaged");
 }
 
 struct Asked {

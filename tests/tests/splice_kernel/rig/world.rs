@@ -14,11 +14,12 @@ use proxy_common::splice::state::{Leg, Side};
 
 use super::daemon::{Daemon, Relayed, Shared};
 use super::loss::Loss;
+use super::mirror;
 use super::origin::{Place, origin};
 use super::traffic::{Load, Seen, run, serve};
 use crate::fixtures::{Family, index};
 use crate::programs::Programs;
-use crate::session::{begin, leg, policy};
+use crate::session::{FORWARDED, begin, leg, policy};
 use crate::sys::{set_option, without_offloads};
 
 const PORT: u16 = 9092;
@@ -43,6 +44,8 @@ pub(super) struct Trial {
     pub(super) recalls: bool,
     /// Without it everything is the daemon's.
     pub(super) splices: bool,
+    /// Bytes of the ring, where frames are mirrored.
+    pub(super) mirror: Option<u32>,
 }
 
 /// What came of it.
@@ -55,6 +58,8 @@ pub(super) struct Outcome {
     pub(super) recalled: u32,
     /// Turns of the kernel, by direction.
     pub(super) turns: [u32; 2],
+    /// Of frames that are mirrored.
+    pub(super) copied: mirror::Copied,
     pub(super) programs: Programs,
 }
 
@@ -77,8 +82,13 @@ pub(super) fn attempt(trial: &Trial) -> Outcome {
     serve(listener, trial.load.in_pieces);
 
     let counting = enable_stats(Stats::RunTime).expect("statistics of programs");
-    let mut programs = Programs::load();
-    programs.set_policy(0, &policy());
+    let mut programs = trial.mirror.map_or_else(Programs::load, Programs::load_with_ring);
+    let mut policy = policy();
+    if trial.mirror.is_some() {
+        policy.mirror(FORWARDED);
+    }
+    programs.set_policy(0, &policy);
+    let mirror = trial.mirror.map(|_| mirror::Trial::new(programs.take_ring()));
     programs.listen(gateway);
     programs.dial_with(MARK as u32);
     let interfaces = world
@@ -102,8 +112,8 @@ pub(super) fn attempt(trial: &Trial) -> Outcome {
         clients.push(world.client(0).netns.run(dial).expect("inside"));
         let (client, _) = listener.accept().expect("a client");
         let broker = world.gateway().netns.run(|| dial_broker(broker)).expect("inside");
-        let splice = trial.splices;
-        let daemon = start(&programs, interfaces, session as u32, [client, broker], splice, &relayed);
+        let sockets = [client, broker];
+        let daemon = start(&programs, interfaces, session as u32, sockets, trial.splices, &relayed, mirror.as_ref());
         daemons.push(thread::spawn(move || daemon.run()));
     }
     let lost = [
@@ -131,6 +141,7 @@ pub(super) fn attempt(trial: &Trial) -> Outcome {
     for daemon in daemons {
         daemon.join().expect("no daemon panics").expect("no socket fails");
     }
+    let copied = mirror.map(|mirror| mirror.finish(trial.load.connections as u64)).unwrap_or_default();
     let programs = Arc::into_inner(programs).expect("all daemons are gone").into_inner().expect("no panic");
     let mut traffic = [Traffic::default(); 2];
     let mut turns = [0; 2];
@@ -143,7 +154,7 @@ pub(super) fn attempt(trial: &Trial) -> Outcome {
             turns[nth] += slot.session.dirs[nth].epoch.div_ceil(2);
         }
     }
-    Outcome { seen, relayed, traffic, turns, recalled, programs }
+    Outcome { seen, relayed, traffic, turns, recalled, copied, programs }
 }
 
 /// Begins a session on two connections.
@@ -154,6 +165,7 @@ fn start(
     sockets: [TcpStream; 2],
     splices: bool,
     relayed: &Arc<Relayed>,
+    mirror: Option<&mirror::Trial>,
 ) -> Daemon {
     let legs: [Leg; 2] = [Side::Client, Side::Broker].map(|side| {
         let socket = &sockets[side.index()];
@@ -172,7 +184,11 @@ fn start(
     for socket in &sockets {
         programs.guard(socket);
     }
-    Daemon::new(shared, sockets, places, splices, Arc::clone(relayed))
+    let tap = mirror.map(|mirror| {
+        let slots: Vec<_> = (0..=session).map(|session| Shared(programs.slot(session))).collect();
+        mirror.tap(&slots, session, GENERATION)
+    });
+    Daemon::new(shared, sockets, places, splices, Arc::clone(relayed), tap)
 }
 
 /// Takes directions back, one after the other, until it is over.
