@@ -126,7 +126,7 @@ impl Before {
 /// A packet that is being copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copying {
-    /// Of the next piece; its `length` is not set before [`Self::next`].
+    /// Of the next piece; its `length` is not set before [`Self::next_piece`].
     pub head: Head,
     /// Where the packet's new bytes are in its payload.
     start: u32,
@@ -147,6 +147,7 @@ impl Copying {
     }
 
     /// Under the lock, after the packet's commit: gives the packet its number, if anything in it is mirrored.
+    #[expect(clippy::too_many_arguments, reason = "the packet, the state before and after it, and what it is noted in")]
     #[inline(always)]
     pub fn mark(
         &mut self,
@@ -196,7 +197,7 @@ impl Copying {
 
     /// Sets the head for the next piece: its offset in the payload. `None`: everything is copied.
     #[inline(always)]
-    pub fn next(&mut self) -> Option<u32> {
+    pub fn next_piece(&mut self) -> Option<u32> {
         let left = self.left();
         if left == 0 {
             return None;

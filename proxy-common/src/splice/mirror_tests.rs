@@ -76,7 +76,7 @@ fn only_bytes_that_are_new_are_marked() {
     assert_eq!(m.client(0, &payload[..70]).left(), 0, "a retransmission");
     let mut more = m.client(20, &payload[20..]);
     assert_eq!((more.head.remain, more.head.continues, more.head.total), (30, 1, 30));
-    assert_eq!(more.next(), Some(50), "behind what was there already");
+    assert_eq!(more.next_piece(), Some(50), "behind what was there already");
     assert_eq!(m.tally, Tally { packets: 2, frames: 2 });
 }
 
@@ -125,7 +125,7 @@ fn pieces_cover_a_packet_once_and_in_order() {
     for total in [1, 192, 193, LARGEST, LARGEST + 1, 65_483, 8 * 65_536] {
         let mut copying = Copying { head: Head { total, ..Head::default() }, start: 17 };
         let (mut covered, mut pieces) = (0, 0);
-        while let Some(offset) = copying.next() {
+        while let Some(offset) = copying.next_piece() {
             assert_eq!((offset, copying.head.from), (17 + covered, covered));
             assert!((1..=LARGEST).contains(&copying.head.length));
             covered += copying.head.length;

@@ -24,8 +24,12 @@ pub fn arriving(skb: Skb, quote: &mut Quote) -> i32 {
     if !is_quotation(skb, quote) {
         return NEXT;
     }
-    let key =
-        FlowKey { source: quote.source, destination: quote.destination, ports: quote.ports, interface: skb.interface() };
+    let key = FlowKey {
+        source: quote.source,
+        destination: quote.destination,
+        ports: quote.ports,
+        interface: skb.interface(),
+    };
     let Some(flow) = flow::find(&key) else { return NEXT };
     pass_on(skb, quote, flow).unwrap_or_else(|Refused| {
         count(Count::Unchanged);

@@ -57,7 +57,7 @@ pub fn copy(skb: Skb, scratch: &mut Scratch, session: u32, generation: u32) {
 extern "C" fn piece(_: u64, steps: *mut Steps<'_>) -> i64 {
     // SAFETY: the pointer is the one that `copy` gave.
     let Steps { skb, headers, copying } = unsafe { &mut *steps };
-    let Some(offset) = copying.next() else { return 1 };
+    let Some(offset) = copying.next_piece() else { return 1 };
     let from = headers.payload_offset().wrapping_add(offset);
     const N: [usize; 4] = [CLASSES[0] as usize, CLASSES[1] as usize, CLASSES[2] as usize, CLASSES[3] as usize];
     let length = copying.head.length;

@@ -98,16 +98,7 @@ pub(crate) fn main(Args { full, suite, lint }: &Args) -> Result<()> {
 /// How a suite of the mainline runs once more with the kernel's programs in front of its gateways: what clients see must
 /// be the same.
 fn with_kernel(suite: &str, full: bool) -> &'static [Edge] {
-    const MAINLINE: [&str; 8] = [
-        "e2e_admin",
-        "e2e_clients",
-        "e2e_faults",
-        "e2e_racks",
-        "e2e_sasl",
-        "e2e_topology",
-        "e2e_versions",
-        "equivalence",
-    ];
+    const MAINLINE: [&str; 6] = ["e2e_admin", "e2e_clients", "e2e_sasl", "e2e_topology", "e2e_versions", "equivalence"];
     match suite {
         // Theirs say for themselves, or start no gateway.
         "edge_kernel" | "e2e_edge" | "e2e_splice" | "e2e_upgrade" | "harness" | "splice_kernel"
@@ -116,8 +107,8 @@ fn with_kernel(suite: &str, full: bool) -> &'static [Edge] {
         "e2e_clients" if !full => &[Edge::Spliced],
         "e2e_sasl" if !full => &[Edge::Kernel],
         "cases" => &[Edge::Kernel],
-        // It runs gateways beside each other; on one host only one can have its admission in an interface's XDP.
-        "e2e_faults" if full => &[Edge::Kernel],
+        // They run gateways beside each other; on one host only one can have its admission in an interface's XDP.
+        "e2e_faults" | "e2e_racks" if full => &[Edge::Kernel],
         _ if !full => &[],
         mainline if MAINLINE.contains(&mainline) => &[Edge::Kernel, Edge::Spliced],
         _ => &[Edge::Kernel],

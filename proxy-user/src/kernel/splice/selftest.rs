@@ -252,7 +252,7 @@ impl Packet {
         // To the loopback's own address, and from it.
         let mut frame = vec![0; 12];
         if self.from.is_ipv4() {
-            let first = (0x4500_0000 | 20 + tcp.len() as u32).to_be();
+            let first = (0x4500_0000 | (20 + tcp.len() as u32)).to_be();
             let mut words =
                 [first, 0x4000_u32.to_be(), (64_u32 << 24 | 6 << 16).to_be(), source.words[0], destination.words[0]];
             words[2] |= u32::from(ipv4(&words)) << 16;

@@ -174,7 +174,7 @@ impl Way {
         if self.packet.is_some() {
             self.leave_packet(room, out);
         } else {
-            let nearest = self.early.iter().map(|(_, pieces)| pieces[0].0);
+            let nearest = self.early.values().map(|pieces| pieces[0].0);
             let early = nearest.map(|head| Tally { packets: head.packet, frames: head.begun });
             let resume = self.queue.front().and_then(|local| match local {
                 Local::Resume { tally, .. } => Some(*tally),
