@@ -95,8 +95,9 @@ pub struct Piece<const N: usize> {
 }
 
 /// Of a direction before a packet: what tells whether that packet was the one that committed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Before {
+    side: Side,
     epoch: u32,
     exp: InWire,
 }
@@ -105,8 +106,8 @@ impl Before {
     /// As it is now.
     #[must_use]
     #[inline(always)]
-    pub const fn of(d: &Dir) -> Self {
-        Self { epoch: d.epoch, exp: d.exp }
+    pub const fn of(side: Side, d: &Dir) -> Self {
+        Self { side, epoch: d.epoch, exp: d.exp }
     }
 
     /// Whether the packet that was walked has been committed since. Its walk alone doesn't tell: another CPU may have
@@ -126,7 +127,7 @@ impl Before {
 /// A packet that is being copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copying {
-    /// Of the next piece; its `length` is not set before [`Self::next`].
+    /// Of the next piece; its `length` is not set before [`Self::next_piece`].
     pub head: Head,
     /// Where the packet's new bytes are in its payload.
     start: u32,
@@ -148,16 +149,7 @@ impl Copying {
 
     /// Under the lock, after the packet's commit: gives the packet its number, if anything in it is mirrored.
     #[inline(always)]
-    pub fn mark(
-        &mut self,
-        before: Before,
-        d: &Dir,
-        side: Side,
-        p: &Arriving,
-        survey: &Survey,
-        notes: &Notes,
-        tally: &mut Tally,
-    ) {
+    pub fn mark(&mut self, before: Before, d: &Dir, p: &Arriving, survey: &Survey, notes: &Notes, tally: &mut Tally) {
         self.clear();
         if !before.has_committed(d, survey) {
             return;
@@ -180,7 +172,7 @@ impl Copying {
         if mirrored == 0 && !continues {
             return;
         }
-        self.head.side = side as u32;
+        self.head.side = before.side as u32;
         self.head.packet = tally.packets;
         self.head.begun = tally.frames;
         self.head.frames = survey.frames_from;
@@ -196,7 +188,7 @@ impl Copying {
 
     /// Sets the head for the next piece: its offset in the payload. `None`: everything is copied.
     #[inline(always)]
-    pub fn next(&mut self) -> Option<u32> {
+    pub fn next_piece(&mut self) -> Option<u32> {
         let left = self.left();
         if left == 0 {
             return None;

@@ -38,10 +38,10 @@ impl Mirrored {
     fn commit(&mut self, p: &Arriving, survey: &Survey) -> Copying {
         let Self { bench, tally } = self;
         let mut copying = Copying::default();
-        let before = Before::of(&bench.q);
+        let before = Before::of(Side::Client, &bench.q);
         let armed = bench.armed[0];
         let _ = ingress(&mut bench.q, &mut bench.r, Side::Client, p, survey, armed, &bench.notes);
-        copying.mark(before, &bench.q, Side::Client, p, survey, &bench.notes, tally);
+        copying.mark(before, &bench.q, p, survey, &bench.notes, tally);
         copying
     }
 }
@@ -76,7 +76,7 @@ fn only_bytes_that_are_new_are_marked() {
     assert_eq!(m.client(0, &payload[..70]).left(), 0, "a retransmission");
     let mut more = m.client(20, &payload[20..]);
     assert_eq!((more.head.remain, more.head.continues, more.head.total), (30, 1, 30));
-    assert_eq!(more.next(), Some(50), "behind what was there already");
+    assert_eq!(more.next_piece(), Some(50), "behind what was there already");
     assert_eq!(m.tally, Tally { packets: 2, frames: 2 });
 }
 
@@ -112,11 +112,11 @@ fn answers_are_marked_by_what_their_requests_noted() {
     let payload = frames(&[0, 0], 20);
     let p = m.bench.answer(0, 40);
     let survey = m.bench.survey(Side::Broker, &p, &payload);
-    let before = Before::of(&m.bench.r);
+    let before = Before::of(Side::Broker, &m.bench.r);
     let Bench { q, r, notes, .. } = &mut m.bench;
     let _ = ingress(r, q, Side::Broker, &p, &survey, Some(armed), notes);
     let mut copying = Copying::default();
-    copying.mark(before, r, Side::Broker, &p, &survey, notes, &mut m.tally);
+    copying.mark(before, r, &p, &survey, notes, &mut m.tally);
     assert_eq!((copying.head.side, copying.head.mirrored, copying.head.total), (1, 0b01, 40));
 }
 
@@ -125,7 +125,7 @@ fn pieces_cover_a_packet_once_and_in_order() {
     for total in [1, 192, 193, LARGEST, LARGEST + 1, 65_483, 8 * 65_536] {
         let mut copying = Copying { head: Head { total, ..Head::default() }, start: 17 };
         let (mut covered, mut pieces) = (0, 0);
-        while let Some(offset) = copying.next() {
+        while let Some(offset) = copying.next_piece() {
             assert_eq!((offset, copying.head.from), (17 + covered, covered));
             assert!((1..=LARGEST).contains(&copying.head.length));
             covered += copying.head.length;

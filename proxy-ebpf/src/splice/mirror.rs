@@ -23,7 +23,7 @@ pub fn mark(scratch: &mut Scratch, slot: &mut Slot, side: Side) {
         let index = side.index();
         (&*slot.session.dirs.as_ptr().wrapping_add(index), &mut *slot.tallies.as_mut_ptr().wrapping_add(index))
     };
-    copying.mark(*before, d, side, arriving, walk.found(arriving), &slot.session.notes, tally);
+    copying.mark(*before, d, arriving, walk.found(arriving), &slot.session.notes, tally);
 }
 
 /// What a piece's copying needs.
@@ -57,7 +57,7 @@ pub fn copy(skb: Skb, scratch: &mut Scratch, session: u32, generation: u32) {
 extern "C" fn piece(_: u64, steps: *mut Steps<'_>) -> i64 {
     // SAFETY: the pointer is the one that `copy` gave.
     let Steps { skb, headers, copying } = unsafe { &mut *steps };
-    let Some(offset) = copying.next() else { return 1 };
+    let Some(offset) = copying.next_piece() else { return 1 };
     let from = headers.payload_offset().wrapping_add(offset);
     const N: [usize; 4] = [CLASSES[0] as usize, CLASSES[1] as usize, CLASSES[2] as usize, CLASSES[3] as usize];
     let length = copying.head.length;
