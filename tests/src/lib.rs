@@ -23,6 +23,7 @@ pub mod clients;
 pub mod demo;
 pub mod interrupt;
 pub mod kafka;
+pub mod mirror;
 pub mod mock;
 pub mod netns;
 pub mod paths;

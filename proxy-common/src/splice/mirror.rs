@@ -95,8 +95,9 @@ pub struct Piece<const N: usize> {
 }
 
 /// Of a direction before a packet: what tells whether that packet was the one that committed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Before {
+    side: Side,
     epoch: u32,
     exp: InWire,
 }
@@ -105,8 +106,8 @@ impl Before {
     /// As it is now.
     #[must_use]
     #[inline(always)]
-    pub const fn of(d: &Dir) -> Self {
-        Self { epoch: d.epoch, exp: d.exp }
+    pub const fn of(side: Side, d: &Dir) -> Self {
+        Self { side, epoch: d.epoch, exp: d.exp }
     }
 
     /// Whether the packet that was walked has been committed since. Its walk alone doesn't tell: another CPU may have
@@ -147,18 +148,8 @@ impl Copying {
     }
 
     /// Under the lock, after the packet's commit: gives the packet its number, if anything in it is mirrored.
-    #[expect(clippy::too_many_arguments, reason = "the packet, the state before and after it, and what it is noted in")]
     #[inline(always)]
-    pub fn mark(
-        &mut self,
-        before: Before,
-        d: &Dir,
-        side: Side,
-        p: &Arriving,
-        survey: &Survey,
-        notes: &Notes,
-        tally: &mut Tally,
-    ) {
+    pub fn mark(&mut self, before: Before, d: &Dir, p: &Arriving, survey: &Survey, notes: &Notes, tally: &mut Tally) {
         self.clear();
         if !before.has_committed(d, survey) {
             return;
@@ -181,7 +172,7 @@ impl Copying {
         if mirrored == 0 && !continues {
             return;
         }
-        self.head.side = side as u32;
+        self.head.side = before.side as u32;
         self.head.packet = tally.packets;
         self.head.begun = tally.frames;
         self.head.frames = survey.frames_from;

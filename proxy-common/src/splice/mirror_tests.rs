@@ -38,10 +38,10 @@ impl Mirrored {
     fn commit(&mut self, p: &Arriving, survey: &Survey) -> Copying {
         let Self { bench, tally } = self;
         let mut copying = Copying::default();
-        let before = Before::of(&bench.q);
+        let before = Before::of(Side::Client, &bench.q);
         let armed = bench.armed[0];
         let _ = ingress(&mut bench.q, &mut bench.r, Side::Client, p, survey, armed, &bench.notes);
-        copying.mark(before, &bench.q, Side::Client, p, survey, &bench.notes, tally);
+        copying.mark(before, &bench.q, p, survey, &bench.notes, tally);
         copying
     }
 }
@@ -112,11 +112,11 @@ fn answers_are_marked_by_what_their_requests_noted() {
     let payload = frames(&[0, 0], 20);
     let p = m.bench.answer(0, 40);
     let survey = m.bench.survey(Side::Broker, &p, &payload);
-    let before = Before::of(&m.bench.r);
+    let before = Before::of(Side::Broker, &m.bench.r);
     let Bench { q, r, notes, .. } = &mut m.bench;
     let _ = ingress(r, q, Side::Broker, &p, &survey, Some(armed), notes);
     let mut copying = Copying::default();
-    copying.mark(before, r, Side::Broker, &p, &survey, notes, &mut m.tally);
+    copying.mark(before, r, &p, &survey, notes, &mut m.tally);
     assert_eq!((copying.head.side, copying.head.mirrored, copying.head.total), (1, 0b01, 40));
 }
 

@@ -184,7 +184,7 @@ fn decide(scratch: &mut Scratch, slot: &mut Slot, side: Side) {
         (&raw mut scratch.armed).write_volatile(arm.read());
         (&raw const scratch.armed).read_volatile()
     };
-    scratch.before = Before::of(d);
+    scratch.before = Before::of(side, d);
     let verdict = ingress(d, e, side, p, scratch.walk.found(p), armed, &session.notes);
     slot.seen |= 1 << Role::From(side).number();
     if verdict.route.reaches_peer() && p.length != 0 && !matches!(verdict.route, Route::Echo) {

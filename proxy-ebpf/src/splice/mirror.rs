@@ -23,7 +23,7 @@ pub fn mark(scratch: &mut Scratch, slot: &mut Slot, side: Side) {
         let index = side.index();
         (&*slot.session.dirs.as_ptr().wrapping_add(index), &mut *slot.tallies.as_mut_ptr().wrapping_add(index))
     };
-    copying.mark(*before, d, side, arriving, walk.found(arriving), &slot.session.notes, tally);
+    copying.mark(*before, d, arriving, walk.found(arriving), &slot.session.notes, tally);
 }
 
 /// What a piece's copying needs.

@@ -24,6 +24,7 @@ use crate::gateway::status::{
 use crate::handover::{self, Handover, Predecessor, Successor};
 use crate::kernel::KernelSource;
 use crate::metrics::Metrics;
+use crate::splice::mirror::Consumers;
 use crate::systemd::{self, State};
 
 /// How often the file is looked at where the config says `watch: true`. A change is applied once it has been the same
@@ -52,30 +53,34 @@ enum End {
 }
 
 /// Serves until a drain has ended, or a second signal ends it at once. `inherited`: what a predecessor hands over.
+/// `consumers`: who wants copies of frames.
 pub(super) async fn serve(
     config_path: PathBuf,
     loaded: Loaded,
     log: LogHandle,
     inherited: Option<(Predecessor, Handover)>,
+    consumers: Option<Arc<dyn Consumers>>,
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("watching for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("watching for SIGINT")?;
     let mut hangup = signal(SignalKind::hangup()).context("watching for SIGHUP")?;
 
     let daemon = match inherited {
-        None => Daemon::start(config_path, loaded, log).await?,
-        Some((mut predecessor, handover)) => match Daemon::start_from(config_path, loaded, log, handover).await {
-            Ok(daemon) => {
-                let pid = predecessor.pid;
-                predecessor.ready()?;
-                info!("took over from pid {pid}, which drains");
-                daemon
+        None => Daemon::start(config_path, loaded, log, consumers).await?,
+        Some((mut predecessor, handover)) => {
+            match Daemon::start_from(config_path, loaded, log, handover, consumers).await {
+                Ok(daemon) => {
+                    let pid = predecessor.pid;
+                    predecessor.ready()?;
+                    info!("took over from pid {pid}, which drains");
+                    daemon
+                }
+                Err(error) => {
+                    predecessor.failed(&format!("{error:#}"));
+                    return Err(error);
+                }
             }
-            Err(error) => {
-                predecessor.failed(&format!("{error:#}"));
-                return Err(error);
-            }
-        },
+        }
     };
     tell(State::Ready);
     info!("serving");
@@ -135,10 +140,15 @@ fn edges() -> Option<Arc<dyn EdgeSource>> {
 }
 
 impl Daemon {
-    async fn start(config_path: PathBuf, loaded: Loaded, log: LogHandle) -> anyhow::Result<Arc<Self>> {
+    async fn start(
+        config_path: PathBuf,
+        loaded: Loaded,
+        log: LogHandle,
+        consumers: Option<Arc<dyn Consumers>>,
+    ) -> anyhow::Result<Arc<Self>> {
         let (metrics, admin) = (Metrics::default(), loaded.config.admin.clone());
         let shown = config_path.display().to_string();
-        let gateway = Gateway::start(loaded.config, shown, metrics.clone(), edges()).await?;
+        let gateway = Gateway::start_mirroring(loaded.config, shown, metrics.clone(), edges(), consumers).await?;
         let daemon = Self::of(gateway, metrics, config_path, log);
         let server = AdminServer::start(&admin, Arc::clone(&daemon) as Arc<dyn Operator>)?;
         *daemon.admin.lock().await = Some(server);
@@ -151,11 +161,12 @@ impl Daemon {
         loaded: Loaded,
         log: LogHandle,
         handover: Handover,
+        consumers: Option<Arc<dyn Consumers>>,
     ) -> anyhow::Result<Arc<Self>> {
         let (metrics, admin) = (Metrics::default(), loaded.config.admin.clone());
         let shown = config_path.display().to_string();
         let Handover { gateway, admin: sockets } = handover;
-        let gateway = Gateway::start_from(loaded.config, shown, metrics.clone(), edges(), gateway).await?;
+        let gateway = Gateway::start_from(loaded.config, shown, metrics.clone(), edges(), consumers, gateway).await?;
         gateway.take_over(handover::CLUSTERS_PATIENCE).await?;
         let daemon = Self::of(gateway, metrics, config_path, log);
         let server = AdminServer::start_from(&admin, Arc::clone(&daemon) as Arc<dyn Operator>, sockets)?;

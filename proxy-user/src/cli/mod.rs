@@ -21,12 +21,14 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{CommandFactory, Parser};
 
 use crate::admin::client::{Client, ClientError};
 use crate::gateway::racks_report::WhyQuestion;
+use crate::splice::mirror::Consumers;
 use crate::{config, kernel};
 use args::{Admission, Cli, Command, ExplainArgs, Racks};
 
@@ -49,6 +51,12 @@ impl Outcome {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
+    main_mirroring(None)
+}
+
+/// The same, with copies of frames for somebody while it serves.
+#[must_use]
+pub fn main_mirroring(consumers: Option<Arc<dyn Consumers>>) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(asked) => {
@@ -58,7 +66,7 @@ pub fn main() -> ExitCode {
             return code;
         }
     };
-    match execute(cli.command) {
+    match execute(cli.command, consumers) {
         Ok(Outcome { text, ok }) => match print(&text) {
             Ok(()) if ok => ExitCode::SUCCESS,
             _ => ExitCode::FAILURE,
@@ -79,9 +87,9 @@ fn print(text: &str) -> io::Result<()> {
     }
 }
 
-fn execute(command: Command) -> anyhow::Result<Outcome> {
+fn execute(command: Command, consumers: Option<Arc<dyn Consumers>>) -> anyhow::Result<Outcome> {
     match command {
-        Command::Run(args) => run::run(&args.config).map(|()| Outcome::done("")),
+        Command::Run(args) => run::run(&args.config, consumers).map(|()| Outcome::done("")),
         Command::Check { file, format } => check(&file, format.is_json()),
         Command::Explain(args) => explain(&args),
         Command::Status { connections, format, socket } => {

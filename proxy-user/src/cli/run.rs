@@ -1,6 +1,7 @@
 //! `turnout run`: the log and the runtime, and then the daemon.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use tokio::runtime::Runtime;
@@ -9,13 +10,14 @@ use super::daemon;
 use super::logging::{self, LogHandle};
 use crate::config::{self, FastPath, FastPathMode, Loaded};
 use crate::kernel::capabilities::{self, Capability, NEEDED, Set, USEFUL};
+use crate::splice::mirror::Consumers;
 use crate::{handover, kernel};
 
 /// Serves until a drain has ended.
 ///
 /// # Errors
 /// Why the start failed; it is for the command line to print.
-pub(super) fn run(config_path: &Path) -> anyhow::Result<()> {
+pub(super) fn run(config_path: &Path, consumers: Option<Arc<dyn Consumers>>) -> anyhow::Result<()> {
     let mut inherited = handover::receive()?;
     let (loaded, log, runtime) = match prepare(config_path) {
         Ok(prepared) => prepared,
@@ -26,7 +28,7 @@ pub(super) fn run(config_path: &Path) -> anyhow::Result<()> {
             return Err(error);
         }
     };
-    runtime.block_on(daemon::serve(config_path.to_owned(), loaded, log, inherited))
+    runtime.block_on(daemon::serve(config_path.to_owned(), loaded, log, inherited, consumers))
 }
 
 fn prepare(config_path: &Path) -> anyhow::Result<(Loaded, LogHandle, Runtime)> {

@@ -140,10 +140,10 @@ impl Gateway {
         metrics: Metrics,
         edges: Option<Arc<dyn EdgeSource>>,
     ) -> anyhow::Result<Self> {
-        Self::start_with(config, config_path, metrics, edges, None, None, BTreeMap::new()).await
+        Self::start_mirroring(config, config_path, metrics, edges, None).await
     }
 
-    /// The same with copies of frames for somebody.
+    /// The same with copies of frames for somebody, if anybody wants them.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -152,9 +152,9 @@ impl Gateway {
         config_path: String,
         metrics: Metrics,
         edges: Option<Arc<dyn EdgeSource>>,
-        consumers: Arc<dyn Consumers>,
+        consumers: Option<Arc<dyn Consumers>>,
     ) -> anyhow::Result<Self> {
-        Self::start_with(config, config_path, metrics, edges, Some(consumers), None, BTreeMap::new()).await
+        Self::start_with(config, config_path, metrics, edges, consumers, None, BTreeMap::new()).await
     }
 
     async fn start_with(

@@ -23,6 +23,7 @@ use super::steering::Inherited;
 use crate::config::Config;
 use crate::kafka::ids::NodeId;
 use crate::metrics::Metrics;
+use crate::splice::mirror::Consumers;
 use crate::upstream::topology::Topology;
 use crate::upstream::{Cluster, Endpoint, Observed, ObservedBroker};
 
@@ -92,6 +93,7 @@ impl Gateway {
         config_path: String,
         metrics: Metrics,
         edges: Option<Arc<dyn EdgeSource>>,
+        consumers: Option<Arc<dyn Consumers>>,
         parcel: Parcel,
     ) -> anyhow::Result<Self> {
         let Parcel { ports, shared, lock, knowledge: Knowledge { slots, clusters } } = parcel;
@@ -100,7 +102,7 @@ impl Gateway {
             shared: shared.into_iter().map(StdListener::from).collect(),
             slots: slots.into_iter().map(|(name, slot)| (name, Slot(slot))).collect(),
         };
-        Self::start_with(config, config_path, metrics, edges, None, Some((inherited, lock)), clusters).await
+        Self::start_with(config, config_path, metrics, edges, consumers, Some((inherited, lock)), clusters).await
     }
 
     /// Waits until the clusters were reached, or are known to be out of reach, or `patience` ends; then the kernel goes

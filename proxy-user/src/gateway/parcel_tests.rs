@@ -24,7 +24,7 @@ async fn started(source: &Arc<FakeSource>, config: Config) -> Gateway {
 
 async fn successor(source: &Arc<FakeSource>, config: Config, parcel: Parcel) -> anyhow::Result<Gateway> {
     let edges = Arc::clone(source) as Arc<dyn EdgeSource>;
-    Gateway::start_from(config, "test.yaml".to_owned(), Metrics::default(), Some(edges), parcel).await
+    Gateway::start_from(config, "test.yaml".to_owned(), Metrics::default(), Some(edges), None, parcel).await
 }
 
 #[tokio::test]

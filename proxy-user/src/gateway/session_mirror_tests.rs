@@ -138,7 +138,7 @@ fn frames_keep_their_count_when_the_kernel_takes_over_and_gives_back() {
     tapped.bench.client_sends_while(&[&third[20..], &fourth].concat(), &spliced).unwrap();
     assert_eq!(tapped.taker.took(), [], "the kernel's copy is read later");
     assert!(tapped.mirror.is_waiting());
-    tapped.mirror.piece(&record(&head, &both));
+    tapped.mirror.piece(0, &record(&head, &both));
     let expected = [
         frame(Side::Client, Some(2), &second),
         frame(Side::Client, Some(3), &third),
@@ -152,6 +152,21 @@ fn frames_keep_their_count_when_the_kernel_takes_over_and_gives_back() {
     }
     let expected: Vec<_> = (1..).zip(&answers).map(|(n, answer)| frame(Side::Broker, Some(n), answer)).collect();
     assert_eq!(tapped.taker.took(), expected, "also those that only the kernel saw the request of");
+}
+
+#[test]
+fn the_rest_of_a_request_without_an_answer_is_not_the_kernels() {
+    let mut tapped = Tapped::new();
+    tapped.bench.session.splice(&Notes::default());
+    for (acks, left) in [(0, None), (1, Some((1, 60)))] {
+        let frame = produce(1, acks, 100);
+        tapped.bench.client_sends(&frame[..frame.len() - 60]).unwrap();
+        tapped.bench.at_broker();
+        assert_eq!(tapped.bench.session.requests_at(&tapped.bench.requests), left, "acks {acks}");
+        tapped.bench.client_sends(&frame[frame.len() - 60..]).unwrap();
+        tapped.bench.at_broker();
+        assert!(tapped.bench.session.requests_at(&tapped.bench.requests).is_some());
+    }
 }
 
 #[test]

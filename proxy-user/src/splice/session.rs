@@ -141,6 +141,11 @@ pub unsafe trait Keeper: Send + Sync {
     /// connections in step, and both have to be reset.
     fn stands(&self, index: u32) -> bool;
 
+    /// Of the rings that copies of frames come by: this one's number at the mirror ([`Mirror::ring`]).
+    fn ring(&self) -> u64 {
+        0
+    }
+
     /// The daemon needs the session no more; its sockets are closed or will be at once.
     fn end(&self, index: u32, generation: u32);
 }
@@ -315,6 +320,12 @@ impl fmt::Debug for Watch {
 }
 
 impl Watch {
+    /// See [`Keeper::ring`].
+    #[must_use]
+    pub fn ring(&self) -> u64 {
+        self.keeper.ring()
+    }
+
     /// The session's slot.
     #[must_use]
     pub const fn index(&self) -> u32 {

@@ -30,6 +30,8 @@ pub(crate) struct Served {
     number: AtomicU32,
     /// Requests that are due an answer.
     received: AtomicU64,
+    /// Produce requests: those that are due an answer, and all.
+    produced: [AtomicU64; 2],
     /// Answers written whole.
     answered: AtomicU64,
     ended: Mutex<Option<Instant>>,
@@ -42,6 +44,11 @@ impl Served {
     /// Requests that are due an answer of this broker.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
+    }
+
+    /// Produce requests that it got: those that are due an answer, and all.
+    pub(crate) fn produced(&self) -> [u64; 2] {
+        self.produced.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
     pub(crate) fn answered(&self) -> u64 {
@@ -200,6 +207,7 @@ fn begin(shared: &Arc<Shared>, stream: TcpStream) -> Result<()> {
         stream: stream.try_clone()?,
         number: AtomicU32::new(NOBODYS),
         received: AtomicU64::new(0),
+        produced: Default::default(),
         answered: AtomicU64::new(0),
         ended: Mutex::default(),
         wrong: Mutex::default(),
@@ -239,7 +247,12 @@ fn serve(shared: &Shared, served: &Served, mut stream: TcpStream) -> Result<()> 
         }
         let first = served.number.load(Ordering::Relaxed);
         ensure!(ask.id.connection() == first, "request {ask:?} on connection {first}");
-        if ask.kind.answered_by() == Answers::Nobody {
+        let is_answered = ask.kind.answered_by() != Answers::Nobody;
+        if ask.kind.is_produce() {
+            served.produced[0].fetch_add(is_answered.into(), Ordering::Relaxed);
+            served.produced[1].fetch_add(1, Ordering::Relaxed);
+        }
+        if !is_answered {
             continue;
         }
         let nth = served.received.fetch_add(1, Ordering::Relaxed) as u32;

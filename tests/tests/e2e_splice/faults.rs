@@ -25,7 +25,7 @@ const LASTS: Duration = Duration::from_millis(1500);
 
 /// Loses so many in a million of what comes in at clients and brokers. Not at the gateway: no connection is spliced behind
 /// another program; what is lost on the way there is the relays' part.
-fn lose(stage: &Stage, per_million: u32) -> Result<Vec<Loss>> {
+pub(crate) fn lose(stage: &Stage, per_million: u32) -> Result<Vec<Loss>> {
     let world = &stage.world;
     let clients = [(world.client(0), "gateway")];
     let brokers = world.brokers().iter().map(|host| (host, "fabric"));

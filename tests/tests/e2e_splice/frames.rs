@@ -157,6 +157,10 @@ impl Kind {
         !matches!(self, Self::Plain(_) | Self::Produce { .. } | Self::ProduceTyped { said: Said::Clean, .. })
     }
 
+    pub(crate) const fn is_produce(self) -> bool {
+        self.acks().is_some()
+    }
+
     /// Whether its bytes are the sender's to choose.
     pub(crate) const fn has_payload(self) -> bool {
         !matches!(self, Self::Metadata | Self::FindCoordinator | Self::ApiVersions)

@@ -14,6 +14,7 @@ mod faults;
 mod frames;
 #[path = "../splice_kernel/rig/loss.rs"]
 mod loss;
+mod mirror;
 mod mix;
 mod path;
 mod processes;

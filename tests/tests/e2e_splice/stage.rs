@@ -50,11 +50,13 @@ pub(crate) struct Setup {
     pub(crate) relays: Vec<Link>,
     /// Whether interfaces merge and cut packets and leave checksums to others.
     pub(crate) offloads: bool,
+    /// Copies of frames are written to this file.
+    pub(crate) mirror: Option<PathBuf>,
 }
 
 impl Setup {
     pub(crate) fn new(mode: Mode) -> Self {
-        Self { mode, v6: false, relays: Vec::new(), offloads: true }
+        Self { mode, v6: false, relays: Vec::new(), offloads: true, mirror: None }
     }
 
     pub(crate) fn v6(mut self) -> Self {
@@ -69,6 +71,11 @@ impl Setup {
 
     pub(crate) fn without_offloads(mut self) -> Self {
         self.offloads = false;
+        self
+    }
+
+    pub(crate) fn mirrored(mut self, file: &Path) -> Self {
+        self.mirror = Some(file.to_owned());
         self
     }
 
@@ -93,6 +100,8 @@ pub(crate) struct Stage {
     pub(crate) seed: u64,
     /// What clients are told.
     told: Arc<Addresses>,
+    /// What brokers say.
+    real: Addresses,
     next_connection: AtomicU32,
     /// Processes that took the gateway's place.
     successors: Mutex<Vec<u32>>,
@@ -135,6 +144,12 @@ impl Stage {
             .collect::<Result<_>>()?;
         let bootstrap: Vec<_> = hosts.iter().map(|at| SocketAddr::new(*at, BROKER_PORT).to_string()).collect();
         let builder = Gateway::before_addresses(&bootstrap.join(","), NODES[0]).world(&world).broker_count(4);
+        let builder = match &setup.mirror {
+            Some(file) => builder
+                .binary(Path::new(env!("CARGO_BIN_EXE_turnout-mirroring")))
+                .env(harness::mirror::FILE, &file.display().to_string()),
+            None => builder,
+        };
         let gateway = configured(builder, setup.mode).start()?;
 
         let host = of(world.gateway_seen_by(0).into(), world.gateway_v6_seen_by(0).into());
@@ -148,6 +163,7 @@ impl Stage {
             setup,
             seed,
             told: Arc::new(told),
+            real,
             next_connection: AtomicU32::new(0),
             successors: Mutex::default(),
             pin,
@@ -205,6 +221,11 @@ impl Stage {
     /// What clients are told of the brokers.
     pub(crate) fn told(&self) -> Arc<Addresses> {
         Arc::clone(&self.told)
+    }
+
+    /// What brokers say of each other.
+    pub(crate) fn real(&self) -> &Addresses {
+        &self.real
     }
 
     /// Begins a load on new connections, to each virtual broker in turn.

@@ -110,6 +110,7 @@ impl Session {
         let at = self.splice.filter(|_| requests.is_idle() && !self.shaking_hands && self.sasl.is_kafka())?;
         let left = match self.request {
             RequestState::Header => 0,
+            RequestState::Passing { .. } if self.tap.as_ref().is_some_and(Tap::is_within_unanswered) => return None,
             RequestState::Passing { left } => u32::try_from(left).ok()?,
             RequestState::Holding { .. } | RequestState::Dropping { .. } => return None,
         };

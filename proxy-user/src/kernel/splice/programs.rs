@@ -2,12 +2,12 @@
 
 use std::os::fd::AsFd as _;
 
-use aya::maps::{Map, MapData, RingBuf};
+use aya::maps::Map;
 use aya::programs::{ProgramFd, SchedClassifier, SocketFilter};
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::flows::SESSIONS;
 
-use super::ring;
+use super::ring::{self, Ring};
 use super::selftest;
 use super::sys::{Memory, Way};
 use super::tables::Tables;
@@ -36,7 +36,7 @@ pub(super) struct Loaded {
     pub(super) tables: Tables,
     pub(super) memory: Memory,
     /// Where copies of frames are put; `None`: nobody wants any.
-    pub(super) ring: Option<RingBuf<MapData>>,
+    pub(super) ring: Option<Ring>,
     pub(super) recall: ProgramFd,
     pub(super) stamped: ProgramFd,
     /// Kernel ids of the programs that stand on interfaces, by way.
@@ -77,7 +77,10 @@ pub(super) fn load(object: &[u8], mirror: Option<u64>) -> Result<Loaded, EdgeErr
         counters: table!("COUNTERS"),
         copies: table!("COPIES"),
     };
-    let ring = if mirror.is_some() { Some(table!("MIRROR")) } else { None };
+    let ring = match mirror {
+        Some(buffer) => Some(Ring { map: table!("MIRROR"), size: ring::size(buffer) }),
+        None => None,
+    };
     let Some(Map::Array(sessions)) = ebpf.take_map("SESSIONS") else {
         return Err(EdgeError::Missing { what: "map", name: "SESSIONS" });
     };

@@ -22,23 +22,38 @@ pub(super) fn size(buffer: u64) -> u32 {
     buffer.clamp(LEAST, MOST).next_power_of_two() as u32
 }
 
-/// Reads the ring for as long as the sessions, or who waits for the rest of one, are there.
-pub(super) fn start(ring: RingBuf<MapData>, mirror: &Arc<Mirror>, shared: &Arc<Shared>) -> io::Result<()> {
-    let (mirror, shared) = (Arc::clone(mirror), Arc::downgrade(shared));
-    thread::Builder::new().name("mirror".into()).spawn(move || read(ring, &mirror, &shared)).map(drop)
+/// A ring, and how much it has room for.
+pub(super) struct Ring {
+    pub(super) map: RingBuf<MapData>,
+    pub(super) size: u32,
 }
 
-fn read(mut ring: RingBuf<MapData>, mirror: &Mirror, shared: &Weak<Shared>) {
+/// Reads the ring for as long as the sessions, or who waits for the rest of one, are there. `number`: the ring's, at the
+/// mirror.
+pub(super) fn start(ring: Ring, number: u64, mirror: &Arc<Mirror>, shared: &Arc<Shared>) -> io::Result<()> {
+    let (mirror, shared) = (Arc::clone(mirror), Arc::downgrade(shared));
+    thread::Builder::new().name("mirror".into()).spawn(move || read(ring, number, &mirror, &shared)).map(drop)
+}
+
+fn read(Ring { map: mut ring, size }: Ring, number: u64, mirror: &Mirror, shared: &Weak<Shared>) {
     let mut next = Instant::now();
     while shared.strong_count() > 0 {
-        while let Some(record) = ring.next() {
-            mirror.piece(&record);
+        // Under a load that never lets it become empty, all that stood in it is read after its size in bytes.
+        let mut read = 0;
+        while read < size as usize
+            && let Some(record) = ring.next()
+        {
+            mirror.piece(number, &record);
+            read += record.len();
         }
         let is_waiting = mirror.is_waiting();
         let now = Instant::now();
         if is_waiting && now >= next {
             mirror.look(now);
             next = now + LOOK;
+        }
+        if read >= size as usize {
+            continue;
         }
         if let Err(error) = wait_readable(ring.as_fd().as_raw_fd(), if is_waiting { LOOK } else { SLEEP }) {
             tracing::warn!("waiting for copies of frames: {error}");

@@ -21,10 +21,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use aya::maps::{MapData, RingBuf};
 use aya::programs::ProgramFd;
 use proxy_common::flows::{FlowEntry, POLICIES, Recalled, SESSIONS, Slot};
 use proxy_common::splice::policy::Policy;
@@ -33,7 +33,7 @@ use proxy_common::tables::Address;
 use socket2::SockRef;
 
 use super::place::{Place, origin};
-use super::ring;
+use super::ring::{self, Ring};
 use super::route::{Question, Routes};
 use super::slots::{Ended, Slots, next_generation};
 use super::sys::{Memory, option, run_classifier, set_option, tcp_info};
@@ -61,6 +61,8 @@ pub(super) struct Shared {
     routes: Routes,
     book: Mutex<Book>,
     mirror: Mutex<Mirroring>,
+    /// The ring's number at the mirror, once there is one.
+    ring: AtomicU64,
 }
 
 /// Where copies of frames go.
@@ -68,7 +70,7 @@ enum Mirroring {
     /// There are none.
     Without,
     /// Nobody has asked for them yet.
-    Unread(RingBuf<MapData>),
+    Unread(Ring),
     /// There.
     To(Arc<Mirror>),
 }
@@ -108,7 +110,7 @@ impl Shared {
         memory: Memory,
         [recall, stamped]: [ProgramFd; 2],
         mut tables: Tables,
-        ring: Option<RingBuf<MapData>>,
+        ring: Option<Ring>,
     ) -> Result<Self, EdgeError> {
         tables.dial_with(OPENING.mark)?;
         let routes =
@@ -122,7 +124,7 @@ impl Shared {
             closed: None,
         };
         let mirror = Mutex::new(ring.map_or(Mirroring::Without, Mirroring::Unread));
-        Ok(Self { memory, recall, stamped, routes, book: Mutex::new(book), mirror })
+        Ok(Self { memory, recall, stamped, routes, book: Mutex::new(book), mirror, ring: AtomicU64::new(0) })
     }
 
     /// A poisoned lock means that a call panicked; the kernel's tables are still what the kernel says.
@@ -313,6 +315,10 @@ unsafe impl Keeper for Shared {
         book.begun.get(&index).is_none_or(|begun| begun.interfaces.iter().all(|i| book.standing.contains(i)))
     }
 
+    fn ring(&self) -> u64 {
+        self.ring.load(Ordering::Relaxed)
+    }
+
     fn end(&self, index: u32, generation: u32) {
         let mut book = self.book();
         if book.begun.remove(&index).is_some() {
@@ -370,7 +376,9 @@ impl Splicer for Sessions {
                 anyhow::bail!("the kernel's programs were loaded without room for copies of frames; restart turnout")
             }
             Mirroring::Unread(copies) => {
-                ring::start(copies, mirror, &self.0)?;
+                let number = mirror.ring();
+                self.0.ring.store(number, Ordering::Relaxed);
+                ring::start(copies, number, mirror, &self.0)?;
                 *now = Mirroring::To(Arc::clone(mirror));
                 Ok(())
             }

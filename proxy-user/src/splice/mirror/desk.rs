@@ -2,7 +2,7 @@
 //!
 //! Pieces come from the thread that reads the ring; bytes of the daemon's own come from the worker that relays them
 //! ([`super::Tap`]). Both take the connection's lock for as long as it takes to copy them. A piece is in the ring some
-//! microseconds after its packet was marked, so what is missing while the ring is empty is waited for a little
+//! microseconds after its packet was marked, so what is missing though the ring was read is waited for a little
 //! ([`PATIENCE`]), and then lost.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::splice::session::Watch;
 /// How often [`Mirror::look`] is to be called while [`Mirror::is_waiting`].
 pub const LOOK: Duration = Duration::from_millis(20);
 
-/// How long something may be missing while the ring is empty. Far above what a packet's way through the program takes, also
+/// How long something may be missing though the ring was read. Far above what a packet's way through the program takes, also
 /// on a virtual CPU that is taken away in between.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -35,6 +35,9 @@ pub(super) struct Feed {
     /// It is among those that are looked at.
     is_listed: AtomicBool,
 }
+
+/// A session: the ring that its copies come by, and its slot.
+pub(super) type Key = (u64, u32);
 
 /// A connection that the kernel has a part of.
 struct Spliced {
@@ -52,10 +55,10 @@ struct Spliced {
 pub struct Mirror {
     room: Room,
     next: AtomicU64,
-    /// By the session's slot.
-    spliced: Mutex<BTreeMap<u32, Spliced>>,
-    /// Slots of those for which something is missing.
-    waiting: Mutex<Vec<u32>>,
+    rings: AtomicU64,
+    spliced: Mutex<BTreeMap<Key, Spliced>>,
+    /// Those for which something is missing.
+    waiting: Mutex<Vec<Key>>,
 }
 
 impl std::fmt::Debug for Mirror {
@@ -85,6 +88,7 @@ impl Mirror {
         Arc::new(Self {
             room: Room::new(room),
             next: AtomicU64::new(0),
+            rings: AtomicU64::new(0),
             spliced: Mutex::default(),
             waiting: Mutex::default(),
         })
@@ -105,47 +109,54 @@ impl Mirror {
         Arc::new(Feed { id, consumer, assembly: Mutex::default(), is_listed: AtomicBool::new(false) })
     }
 
+    /// A number for one more ring, whose slots are others than those of the rings before.
+    pub fn ring(&self) -> u64 {
+        self.rings.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// The kernel may have a part of the connection from now on.
-    pub(super) fn enter(&self, watch: Watch, base: u32, feed: &Arc<Feed>) {
-        let index = watch.index();
+    pub(super) fn enter(&self, watch: Watch, base: u32, feed: &Arc<Feed>) -> Key {
+        let key = (watch.ring(), watch.index());
         let spliced = Spliced { watch, base, feed: Arc::clone(feed), ended: None, since: None };
-        let before = lock(&self.spliced).insert(index, spliced);
+        let before = lock(&self.spliced).insert(key, spliced);
         // Its slot was given to another session: whatever is missing of it is gone.
         before.into_iter().for_each(|before| self.finish(&before));
+        key
     }
 
     /// The kernel had no part of it, and won't.
-    pub(super) fn leave(&self, index: u32, feed: &Arc<Feed>) {
+    pub(super) fn leave(&self, key: Key, feed: &Arc<Feed>) {
         let mut all = lock(&self.spliced);
-        if all.get(&index).is_some_and(|spliced| Arc::ptr_eq(&spliced.feed, feed)) {
-            all.remove(&index);
+        if all.get(&key).is_some_and(|spliced| Arc::ptr_eq(&spliced.feed, feed)) {
+            all.remove(&key);
         }
     }
 
     /// The daemon is done with the connection.
-    pub(super) fn end(&self, index: u32, feed: &Arc<Feed>, now: Instant) {
+    pub(super) fn end(&self, key: Key, feed: &Arc<Feed>, now: Instant) {
         let mut all = lock(&self.spliced);
-        if let Some(spliced) = all.get_mut(&index).filter(|spliced| Arc::ptr_eq(&spliced.feed, feed)) {
+        if let Some(spliced) = all.get_mut(&key).filter(|spliced| Arc::ptr_eq(&spliced.feed, feed)) {
             spliced.ended = Some(now);
         }
         drop(all);
-        self.list(index, feed);
+        self.list(key, feed);
     }
 
     /// Something is missing for a connection.
-    pub(super) fn list(&self, index: u32, feed: &Feed) {
+    pub(super) fn list(&self, key: Key, feed: &Feed) {
         if !feed.is_listed.swap(true, Ordering::Relaxed) {
-            lock(&self.waiting).push(index);
+            lock(&self.waiting).push(key);
         }
     }
 
-    /// Takes what stands in the ring: a piece's head and its bytes, and maybe more behind them.
-    pub fn piece(&self, record: &[u8]) {
+    /// Takes what stands in a ring: a piece's head and its bytes, and maybe more behind them.
+    pub fn piece(&self, ring: u64, record: &[u8]) {
         let Some((head, bytes)) = record.split_at_checked(size_of::<Head>()) else { return };
         // SAFETY: there are as many bytes as the head has, which is made of integers (`Plain`).
         let mut head = unsafe { head.as_ptr().cast::<Head>().read_unaligned() };
         let Some(bytes) = bytes.get(..head.length as usize) else { return };
-        let feed = match lock(&self.spliced).get(&head.session) {
+        let key = (ring, head.session);
+        let feed = match lock(&self.spliced).get(&key) {
             Some(spliced) if spliced.watch.generation() == head.generation => {
                 head.frames = head.frames.wrapping_add(spliced.base);
                 Arc::clone(&spliced.feed)
@@ -154,7 +165,7 @@ impl Mirror {
             Some(_) | None => return,
         };
         if feed.with(|assembly, give| assembly.piece(head, bytes, &self.room, give)) {
-            self.list(head.session, &feed);
+            self.list(key, &feed);
         }
     }
 
@@ -164,17 +175,18 @@ impl Mirror {
         !lock(&self.waiting).is_empty()
     }
 
-    /// Looks at what is missing, and gives up what will not come. To be called when the ring is empty.
+    /// Looks at what is missing, and gives up what will not come. To be called when everything was read that stood in the
+    /// ring at the last call.
     pub fn look(&self, now: Instant) {
         let mut listed = mem::take(&mut *lock(&self.waiting));
-        listed.retain(|index| self.look_at(*index, now));
+        listed.retain(|key| self.look_at(*key, now));
         lock(&self.waiting).append(&mut listed);
     }
 
     /// Whether it has to be looked at again.
-    fn look_at(&self, index: u32, now: Instant) -> bool {
+    fn look_at(&self, key: Key, now: Instant) -> bool {
         let mut all = lock(&self.spliced);
-        let Some(spliced) = all.get_mut(&index) else { return false };
+        let Some(spliced) = all.get_mut(&key) else { return false };
         let feed = Arc::clone(&spliced.feed);
         // Before it is looked at: who finds something missing from here on lists it anew.
         feed.is_listed.store(false, Ordering::Relaxed);
@@ -198,7 +210,7 @@ impl Mirror {
             is_over = assembly.is_over();
         });
         if is_over {
-            all.remove(&index);
+            all.remove(&key);
             return false;
         }
         if is_waiting || spliced.ended.is_some() {

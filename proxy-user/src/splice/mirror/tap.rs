@@ -9,7 +9,7 @@ use proxy_common::splice::state::Side;
 
 use super::Mirrored;
 use super::assembly::Local;
-use super::desk::{Feed, Mirror};
+use super::desk::{Feed, Key, Mirror};
 use crate::kafka::ids::ApiKey;
 use crate::splice::session::Session;
 
@@ -17,10 +17,12 @@ use crate::splice::session::Session;
 pub struct Tap {
     mirror: Arc<Mirror>,
     feed: Arc<Feed>,
-    /// The slot of its session, once the kernel may have a part.
-    session: Option<u32>,
+    /// Its session, once the kernel may have a part.
+    session: Option<Key>,
     /// By direction: bytes left of the mirrored frame under way.
     left: [u64; 2],
+    /// The last request that began here gets no answer.
+    is_unanswered: bool,
 }
 
 impl std::fmt::Debug for Tap {
@@ -33,7 +35,13 @@ impl Tap {
     /// Of a connection that has just begun.
     #[must_use]
     pub fn new(mirror: &Arc<Mirror>, consumer: Arc<dyn Mirrored>) -> Self {
-        Self { mirror: Arc::clone(mirror), feed: mirror.feed(consumer), session: None, left: [0; 2] }
+        Self {
+            mirror: Arc::clone(mirror),
+            feed: mirror.feed(consumer),
+            session: None,
+            left: [0; 2],
+            is_unanswered: false,
+        }
     }
 
     /// Whether requests of this API are mirrored, and their answers.
@@ -44,20 +52,28 @@ impl Tap {
 
     /// The kernel may have a part from now on. `base`: index of the frame that is the session's first, in both directions.
     pub fn splice(&mut self, session: &Session, base: u32) {
-        let watch = session.watch();
-        self.session = Some(watch.index());
-        self.mirror.enter(watch, base, &self.feed);
+        self.session = Some(self.mirror.enter(session.watch(), base, &self.feed));
     }
 
     /// The kernel had no part, and won't.
     pub fn unsplice(&mut self) {
-        self.session.take().into_iter().for_each(|index| self.mirror.leave(index, &self.feed));
+        self.session.take().into_iter().for_each(|key| self.mirror.leave(key, &self.feed));
     }
 
     /// A mirrored frame begins, of so many bytes with its size field.
     pub fn begin(&mut self, side: Side, index: Option<u32>, length: u64) {
         self.left[side.index()] = length;
+        if side == Side::Client {
+            self.is_unanswered = index.is_none();
+        }
         self.local(side, Local::Begin { index, length });
+    }
+
+    /// Whether a mirrored request is under way that gets no answer. The kernel must not have the rest of it: such a request
+    /// has no note, and so the kernel could not tell that it is mirrored.
+    #[must_use]
+    pub fn is_within_unanswered(&self) -> bool {
+        self.is_unanswered && self.left[Side::Client.index()] > 0
     }
 
     /// Bytes are passed on; those that are of a mirrored frame are taken.
@@ -79,8 +95,8 @@ impl Tap {
 
     fn local(&self, side: Side, local: Local) {
         let is_waiting = self.feed.with(|assembly, give| assembly.local(side, local, self.mirror.room(), give));
-        if let Some(index) = self.session.filter(|_| is_waiting) {
-            self.mirror.list(index, &self.feed);
+        if let Some(key) = self.session.filter(|_| is_waiting) {
+            self.mirror.list(key, &self.feed);
         }
     }
 }
@@ -88,7 +104,7 @@ impl Tap {
 impl Drop for Tap {
     fn drop(&mut self) {
         match self.session {
-            Some(index) => self.mirror.end(index, &self.feed, Instant::now()),
+            Some(key) => self.mirror.end(key, &self.feed, Instant::now()),
             None => {
                 self.feed.with(|assembly, give| assembly.end([Tally::default(); 2], self.mirror.room(), give));
             }

@@ -133,7 +133,7 @@ impl Trial {
 fn read(mut ring: RingBuf<MapData>, mirror: &Mirror, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         while let Some(record) = ring.next() {
-            mirror.piece(&record);
+            mirror.piece(0, &record);
         }
         mirror.look(Instant::now());
         let mut poll = libc::pollfd { fd: ring.as_raw_fd(), events: libc::POLLIN, revents: 0 };
