@@ -59,16 +59,19 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn real(args: &Args, java: &Java) -> Result<()> {
-    let _one_cluster = kafka::heavy()?;
-    let begin = Instant::now();
     let place = Place::find(args.loopback, RACKS.len() as u8);
     place.introduce();
     println!("Apache Kafka {}: starting three brokers in the racks {}", kafka::VERSION, RACKS.join(", "));
+    let _one_cluster = kafka::heavy()?;
+    let begin = Instant::now();
     let cluster = Cluster::builder().name("demo").brokers(3).racks(&RACKS);
     let cluster = place.world().into_iter().fold(cluster, |cluster, world| cluster.world(world)).start()?;
     println!("the cluster is ready after {:.0} s; starting turnout in front of it", begin.elapsed().as_secs_f64());
     let gateway = place.settle(Gateway::before(&cluster)).start()?;
     introduce(&gateway, &cluster.bootstrap())?;
+    if place.world().is_some() {
+        println!("turnout's fast path is {}", gateway.status()?.fast_path);
+    }
     println!("starting a client (Apache Kafka's Java library)\n");
     let plan = plan(args, cluster.bootstrap(), &gateway);
     let running = java.start(&plan, place.client())?;

@@ -2,11 +2,16 @@
 
 use std::sync::Arc;
 
+use ::turnout::kernel::{Finding, findings};
+
 use crate::netns::{Netns, World};
 use crate::{is_root, turnout};
 
 /// Why loopback shows less.
 const ON_LOOPBACK: &str = "Everything is on loopback, where the kernel passes nothing on";
+
+/// What `turnout doctor` looks at that decides whether the kernel may pass anything on.
+const DECIDES: [&str; 6] = ["kernel", "kernel programs", "BTF", "privileges", "loading", "tcx"];
 
 /// A client host, a gateway host and a host for each broker; or none.
 #[derive(Clone, Debug)]
@@ -17,9 +22,8 @@ pub(crate) struct Place {
 impl Place {
     /// Makes hosts, or says in a line why it does not.
     pub(crate) fn find(wants_loopback: bool, brokers: u8) -> Self {
-        let has_programs = ::turnout::kernel::splice_object().is_some();
-        let world = match obstacle(wants_loopback, is_root(), has_programs) {
-            Some(why) => Err(why.to_owned()),
+        let world = match obstacle(wants_loopback, is_root(), findings) {
+            Some(why) => Err(why),
             // As in a container without CAP_NET_ADMIN.
             None => World::builder().clients(1).brokers(brokers).build().map_err(|error| one_line(&error)),
         };
@@ -76,13 +80,15 @@ impl Place {
 }
 
 /// Why there can't be hosts, or shan't.
-fn obstacle(wants_loopback: bool, is_root: bool, has_programs: bool) -> Option<&'static str> {
-    match (wants_loopback, is_root, has_programs) {
-        (true, ..) => Some("as asked for"),
-        (_, false, _) => Some("network namespaces need root"),
-        (.., false) => Some("turnout was built without kernel programs"),
-        (false, true, true) => None,
+fn obstacle(wants_loopback: bool, is_root: bool, findings: impl FnOnce() -> Vec<Finding>) -> Option<String> {
+    if wants_loopback {
+        return Some("as asked for".into());
     }
+    if !is_root {
+        return Some("network namespaces need root".into());
+    }
+    let against = findings().into_iter().find(|finding| !finding.ok && DECIDES.contains(&finding.topic));
+    against.map(|finding| finding.sentence.trim_end_matches('.').to_owned())
 }
 
 fn one_line(error: &anyhow::Error) -> String {
@@ -97,10 +103,21 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named_and_a_wish_comes_first() {
-        assert_eq!(obstacle(false, true, true), None);
-        assert_eq!(obstacle(true, false, false), Some("as asked for"));
-        assert!(obstacle(false, false, true).unwrap().contains("root"));
-        assert!(obstacle(false, true, false).unwrap().contains("kernel programs"));
+        let finding = |topic, ok| Finding { topic, ok, sentence: format!("About {topic}."), remedy: None };
+        let good = || vec![finding("kernel", true), finding("open files", false), finding("XDP", false)];
+        let bad = || vec![finding("kernel", true), finding("kernel programs", false), finding("tcx", false)];
+        assert_eq!(obstacle(false, true, good), None);
+        assert_eq!(obstacle(true, false, bad).unwrap(), "as asked for");
+        assert!(obstacle(false, false, bad).unwrap().contains("root"));
+        assert_eq!(obstacle(false, true, bad).unwrap(), "About kernel programs");
+    }
+
+    #[test]
+    fn what_decides_is_what_doctor_looks_at() {
+        let topics: Vec<_> = findings().into_iter().map(|finding| finding.topic).collect();
+        // The trial is only made by who may load programs.
+        let named = DECIDES.iter().filter(|topic| **topic != "loading");
+        assert!(named.clone().all(|topic| topics.contains(topic)), "{topics:?}");
     }
 
     #[test]

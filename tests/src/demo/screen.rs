@@ -38,9 +38,9 @@ impl Passed {
         let share = kernel as f64 * 100.0 / all.max(1) as f64;
         format!(
             "Of {} between clients and brokers, the kernel passed on {} ({share:.1} %), turnout's daemon {}.",
-            megabytes(all),
-            megabytes(kernel),
-            megabytes(daemon),
+            volume(all),
+            volume(kernel),
+            volume(daemon),
         )
     }
 
@@ -111,8 +111,8 @@ fn table(
     let row = |name: &str, left: String, right: String| format!("  {name:<24}{left:>16}{right:>16}");
     let latency = |name: &str, Latency { p50, p99 }: Latency| row(name, millis(p50), millis(p99));
     let bytes = |name: &str, passed: Option<Passed>| {
-        let megabytes = |bytes: Option<u64>| bytes.map_or("?".into(), megabytes);
-        row(name, megabytes(passed.map(|p| p.kernel)), megabytes(passed.map(|p| p.daemon)))
+        let volume = |bytes: Option<u64>| bytes.map_or("?".into(), volume);
+        row(name, volume(passed.map(|p| p.kernel)), volume(passed.map(|p| p.daemon)))
     };
     let (open, accepted) =
         connections.map_or(("?".into(), "?".into()), |c| (c.open.to_string(), c.accepted.to_string()));
@@ -145,9 +145,8 @@ fn line(
     passed: Option<[Passed; 2]>,
 ) -> String {
     let pace = Pace::between(last, now);
-    let [kernel, daemon] = passed.map_or(["?".into(), "?".into()], |[Passed { kernel, daemon }, _]| {
-        [kernel, daemon].map(|b| megabytes(b) + "/s")
-    });
+    let [kernel, daemon] = passed
+        .map_or(["?".into(), "?".into()], |[Passed { kernel, daemon }, _]| [kernel, daemon].map(|b| volume(b) + "/s"));
     format!(
         "{:>3}/{seconds} s  written {}/s  read {}/s ({}/s)  by kernel {kernel} daemon {daemon}  p50/p99 direct {}/{} \
          through turnout {}/{}  connections {}  errors {}",
@@ -191,6 +190,11 @@ pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
+/// In megabytes, or in kilobytes what would be next to none of them.
+fn volume(bytes: u64) -> String {
+    if bytes < 1_000_000 { format!("{:.1} kB", bytes as f64 / 1e3) } else { megabytes(bytes) }
+}
+
 /// `1234567` as `1 234 567`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -225,7 +229,7 @@ mod tests {
         assert_eq!(row("records written"), ["records written", "5 000", "45 000"]);
         assert_eq!(row("data read"), ["data read", "5.0 MB", "45.0 MB"]);
         assert_eq!(row("by the kernel"), ["by the kernel", "by the daemon"]);
-        assert_eq!(row("passed on a second"), ["passed on a second", "9.6 MB", "0.1 MB"]);
+        assert_eq!(row("passed on a second"), ["passed on a second", "9.6 MB", "60.0 kB"]);
         assert_eq!(row("passed on in total"), ["passed on in total", "90.0 MB", "1.2 MB"]);
         assert_eq!(row("latency through turnout"), ["latency through turnout", "1.5 ms", "12.3 ms"]);
         assert_eq!(row("connections"), ["connections", "9", "14"]);
@@ -236,7 +240,7 @@ mod tests {
         let passed = [Passed { kernel: 9_600_000, daemon: 60_000 }; 2];
         let line = line(&report(0, 0), &report(1, 5000), 30, None, Some(passed));
         assert!(line.contains("written 5 000/s") && line.contains("1.5 ms/12.3 ms") && !line.contains('\n'), "{line}");
-        assert!(line.contains("by kernel 9.6 MB/s daemon 0.1 MB/s"), "{line}");
+        assert!(line.contains("by kernel 9.6 MB/s daemon 60.0 kB/s"), "{line}");
     }
 
     #[test]
