@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
 
 use turnout::kernel;
 
@@ -64,6 +64,9 @@ impl PinFolder {
 
 impl Drop for PinFolder {
     fn drop(&mut self) {
+        // One at a time: an interrupt may clear what a thread is just dropping.
+        static DETACHING: Mutex<()> = Mutex::new(());
+        let _detaching = DETACHING.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = kernel::detach(&self.0, true) {
             eprintln!("{} is left behind: {error}", self.0.display());
         }
