@@ -1,4 +1,4 @@
-//! Ctrl-C at any moment: what this process started ends, and its run directories go.
+//! Ctrl-C at any moment: what this process started ends; its kernel programs, namespaces and run directories go.
 //!
 //! Harness calls block for long (a cluster starts, Maven fetches), so the end doesn't wait for them to notice a flag:
 //! one thread waits for the signal, cleans up and exits the process.
@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::paths;
+use crate::turnout::remove_pins;
+use crate::{netns, paths, process};
 
 /// What a shell expects of a program that SIGINT ended.
 const INTERRUPTED: i32 = 130;
@@ -34,6 +35,8 @@ pub fn guard() -> Result<()> {
             };
             let _ = ready.send(Ok(()));
             tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
+            // Held to the end: what is started from now on would be left behind.
+            let _no_more = process::hold_starts();
             clean_up();
             std::process::exit(EXIT_CODE.load(Ordering::Relaxed));
         });
@@ -45,6 +48,12 @@ pub fn guard() -> Result<()> {
 /// From now on an interrupt is the expected end: exit code 0.
 pub fn expected() {
     EXIT_CODE.store(0, Ordering::Relaxed);
+}
+
+/// Waits for the end of the process where an interrupt cleans up: for a program that is about to end by itself, often
+/// because what it had started was ended.
+pub fn give_way() {
+    drop(process::hold_starts());
 }
 
 fn clean_up() {
@@ -61,6 +70,8 @@ fn clean_up() {
         }
         thread::sleep(Duration::from_millis(20));
     }
+    remove_pins();
+    netns::delete_own();
     remove_run_directories();
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Sender, channel, sync_channel};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
@@ -138,7 +138,7 @@ impl Process {
         self.log.as_deref().map(|path| tail(path, lines)).unwrap_or_default()
     }
 
-    fn child(&self) -> std::sync::MutexGuard<'_, Child> {
+    fn child(&self) -> MutexGuard<'_, Child> {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -190,6 +190,14 @@ pub fn run(mut command: Command, patience: Duration) -> Result<String> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Held while a child is being started.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// While this is held, no child is started: whoever asks for one waits.
+pub(crate) fn hold_starts() -> MutexGuard<'static, ()> {
+    STARTING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Starts a child in its own process group that the kernel kills when this process ends, however it ends.
 ///
 /// The parent-death signal fires when the *thread* that forked ends, and test threads come and go; so one thread that
@@ -222,7 +230,11 @@ fn spawn(mut command: Command, netns: Option<&Netns>) -> Result<Child> {
     });
     let (send, result) = sync_channel(1);
     let job: Job = Box::new(move || {
-        let _ = send.send(command.spawn());
+        let started = {
+            let _starting = hold_starts();
+            command.spawn()
+        };
+        let _ = send.send(started);
     });
     forker
         .lock()

@@ -23,7 +23,9 @@ pub(crate) struct RunArgs {
 /// Set up, and see real Kafka traffic through turnout for half a minute.
 ///
 /// Starts a real Kafka cluster of three brokers in three racks and turnout in front of it, sends and reads real records,
-/// shows a live table, checks that every record arrived once and in order per partition, and cleans up.
+/// shows a live table, checks that every record arrived once and in order per partition, and cleans up. As root, and with
+/// the kernel programs built, clients, gateway and brokers get hosts of their own (network namespaces), so that the kernel
+/// passes on most bytes; elsewhere everything is on loopback, through the daemon.
 #[derive(clap::Args)]
 pub(crate) struct DemoArgs {
     /// Leave everything running and print how to try it with kcat
@@ -32,6 +34,9 @@ pub(crate) struct DemoArgs {
     /// How long the traffic runs
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     seconds: u32,
+    /// Stay on loopback also where hosts of their own can be had
+    #[arg(long)]
+    loopback: bool,
 }
 
 /// Set up, and compare direct, turnout and haproxy on real Kafka.
@@ -55,12 +60,15 @@ pub(crate) fn run(RunArgs { args }: &RunArgs) -> Result<()> {
     command::run(workspace::turnout()).args(args).go()
 }
 
-pub(crate) fn demo(&DemoArgs { keep, seconds }: &DemoArgs) -> Result<()> {
+pub(crate) fn demo(&DemoArgs { keep, seconds, loopback }: &DemoArgs) -> Result<()> {
     bootstrap::or_go_on(Purpose::Demo)?;
     build::release()?;
     let mut args: Vec<OsString> = vec!["--seconds".into(), seconds.to_string().into()];
     if keep {
         args.push("--keep".into());
+    }
+    if loopback {
+        args.push("--loopback".into());
     }
     harness_binary("demo", &args)
 }

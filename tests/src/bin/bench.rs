@@ -8,7 +8,9 @@ use harness::interrupt;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    match interrupt::guard().and_then(|()| bench::run(&args)) {
+    let result = interrupt::guard().and_then(|()| bench::run(&args));
+    interrupt::give_way();
+    match result {
         Ok(()) => {
             interrupt::remove_run_directories();
             ExitCode::SUCCESS

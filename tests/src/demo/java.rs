@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 
 use super::traffic::{Plan, Report};
 use crate::kafka::Artifacts;
+use crate::netns::Netns;
 use crate::paths;
 use crate::process::{self, Process};
 use crate::rundir::RunDir;
@@ -43,11 +44,11 @@ impl Java {
         Ok(Self { classes, artifacts })
     }
 
-    /// Starts it.
+    /// Starts it, in `netns` if given.
     ///
     /// # Errors
     /// Java can't be started.
-    pub(crate) fn start(&self, plan: &Plan) -> Result<Running> {
+    pub(crate) fn start(&self, plan: &Plan, netns: Option<&Netns>) -> Result<Running> {
         let dir = RunDir::create("demo-client")?;
         let log = dir.path().join("client.log");
         let mut java = self.artifacts.java(384, &[&self.classes]);
@@ -59,7 +60,7 @@ impl Java {
             plan.size.to_string(),
         ]);
         java.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(fs::File::create(&log)?);
-        let process = Process::spawn("the demo's client", java, None, None)?;
+        let process = Process::spawn("the demo's client", java, netns, None)?;
         let (_, stdout) = process.take_pipes().context("the client has no pipes")?;
         let (send, reports) = channel();
         // Ends with the pipe, that is with the process.

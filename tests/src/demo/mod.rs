@@ -1,9 +1,11 @@
 //! The demo: a real Kafka cluster of three racks, turnout in front of it, real records, and a check of each.
 //!
-//! Where no JVM or Kafka can be had, `embedded` plays cluster and client.
+//! Where it may, clients, gateway and brokers get hosts of their own, since the kernel passes nothing on over loopback
+//! (`place`). Where no JVM or Kafka can be had, `embedded` plays cluster and client.
 
 mod embedded;
 mod java;
+mod place;
 mod screen;
 mod traffic;
 
@@ -16,7 +18,8 @@ use crate::interrupt;
 use crate::kafka::{self, Cluster};
 use crate::turnout::{Gateway, VIRTUAL_CLUSTER};
 use java::Java;
-use screen::{Connections, Screen, grouped, megabytes, millis};
+use place::Place;
+use screen::{Connections, Passed, Screen, grouped, megabytes, millis};
 use traffic::{Plan, Report};
 
 const TOPIC: &str = "demo";
@@ -36,6 +39,9 @@ pub struct Args {
     /// Leave cluster and gateway running until Ctrl-C
     #[arg(long)]
     pub keep: bool,
+    /// Stay on loopback also where hosts of their own can be had (network namespaces; root)
+    #[arg(long)]
+    pub loopback: bool,
 }
 
 /// Runs it.
@@ -53,19 +59,25 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn real(args: &Args, java: &Java) -> Result<()> {
+    let place = Place::find(args.loopback, RACKS.len() as u8);
+    place.introduce();
     println!("Apache Kafka {}: starting three brokers in the racks {}", kafka::VERSION, RACKS.join(", "));
     let _one_cluster = kafka::heavy()?;
     let begin = Instant::now();
-    let cluster = Cluster::builder().name("demo").brokers(3).racks(&RACKS).start()?;
+    let cluster = Cluster::builder().name("demo").brokers(3).racks(&RACKS);
+    let cluster = place.world().into_iter().fold(cluster, |cluster, world| cluster.world(world)).start()?;
     println!("the cluster is ready after {:.0} s; starting turnout in front of it", begin.elapsed().as_secs_f64());
-    let gateway = Gateway::before(&cluster).start()?;
+    let gateway = place.settle(Gateway::before(&cluster)).start()?;
     introduce(&gateway, &cluster.bootstrap())?;
+    if place.world().is_some() {
+        println!("turnout's fast path is {}", gateway.status()?.fast_path);
+    }
     println!("starting a client (Apache Kafka's Java library)\n");
     let plan = plan(args, cluster.bootstrap(), &gateway);
-    let running = java.start(&plan)?;
+    let running = java.start(&plan, place.client())?;
     let report = watch(args, &gateway, &running.reports)?;
     drop(running);
-    conclude(args, &gateway, &report)
+    conclude(args, &place, &gateway, &report)
 }
 
 fn plan(args: &Args, direct: String, gateway: &Gateway) -> Plan {
@@ -90,7 +102,9 @@ fn introduce(gateway: &Gateway, direct: &str) -> Result<()> {
 /// Shows the table while the traffic runs.
 fn watch(args: &Args, gateway: &Gateway, reports: &std::sync::mpsc::Receiver<Result<Report>>) -> Result<Report> {
     let mut screen = Screen::new(args.seconds);
-    traffic::follow(reports, Duration::from_secs(120), |report| screen.show(report, connections(gateway)))
+    traffic::follow(reports, Duration::from_secs(120), |report| {
+        screen.show(report, connections(gateway), passed(gateway).ok());
+    })
 }
 
 fn connections(gateway: &Gateway) -> Option<Connections> {
@@ -99,8 +113,12 @@ fn connections(gateway: &Gateway) -> Option<Connections> {
     Some(Connections { open: virtual_cluster.connections, accepted: virtual_cluster.accepted })
 }
 
+fn passed(gateway: &Gateway) -> Result<Passed> {
+    Ok(Passed::of(gateway.passed_on()?))
+}
+
 /// Judges, and keeps everything running where that is asked for.
-fn conclude(args: &Args, gateway: &Gateway, report: &Report) -> Result<()> {
+fn conclude(args: &Args, place: &Place, gateway: &Gateway, report: &Report) -> Result<()> {
     report.check(|address| gateway.owns(address))?;
     gateway.check_quiet(&[])?;
     println!(
@@ -116,9 +134,10 @@ fn conclude(args: &Args, gateway: &Gateway, report: &Report) -> Result<()> {
         millis(report.gateway.p50),
         millis(report.gateway.p99),
     );
+    println!("{}", passed(gateway).context("reading turnout's metrics")?.summary());
     println!("The client was told no address but turnout's.");
     if args.keep {
-        keep(gateway)?;
+        keep(place, gateway)?;
     }
     let ended = gateway.stop(Duration::from_secs(40)).context("stopping turnout")?;
     ensure!(ended.success(), "turnout ended with {ended} instead of a clean drain");
@@ -126,16 +145,16 @@ fn conclude(args: &Args, gateway: &Gateway, report: &Report) -> Result<()> {
 }
 
 /// Prints how to try it, and waits for Ctrl-C, whose handler cleans up and ends the process.
-fn keep(gateway: &Gateway) -> Result<()> {
-    let bootstrap = gateway.bootstrap();
+fn keep(place: &Place, gateway: &Gateway) -> Result<()> {
+    let (bootstrap, on_client) = (gateway.bootstrap(), place.prefix());
     let turnout = crate::turnout::binary()?;
     let config = gateway.config_path();
     let socket = config.with_file_name("turnout.sock");
     println!(
         "\nCluster and gateway keep running until Ctrl-C. In another terminal:\n\n  \
-         kcat -b {bootstrap} -L\n  \
-         echo hello | kcat -b {bootstrap} -P -t {TOPIC}\n  \
-         kcat -b {bootstrap} -C -t {TOPIC} -o -3 -e\n  \
+         {on_client}kcat -b {bootstrap} -L\n  \
+         echo hello | {on_client}kcat -b {bootstrap} -P -t {TOPIC}\n  \
+         {on_client}kcat -b {bootstrap} -C -t {TOPIC} -o -3 -e\n  \
          {} status --connections --socket {}\n\n\
          Its config: {}",
         turnout.display(),

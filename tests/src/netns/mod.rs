@@ -147,12 +147,41 @@ fn ip(args: &[&str]) -> Result<String> {
 
 /// Deletes the namespaces of test processes that were killed.
 fn sweep() {
-    let Ok(entries) = std::fs::read_dir("/run/netns") else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
-        if owner.is_some_and(|pid| !PathBuf::from("/proc").join(pid.to_string()).exists()) {
-            let _ = ip(&["netns", "del", &name]);
+    for name in names_of(|pid| !PathBuf::from("/proc").join(pid.to_string()).exists()) {
+        let _ = ip(&["netns", "del", &name]);
+    }
+}
+
+/// Deletes the namespaces that this process has made, with the links in them: for an end without drops.
+pub(crate) fn delete_own() {
+    for name in names_of(|pid| pid == std::process::id()) {
+        // Not as a child of the harness: it starts none any more.
+        let deleted = Command::new("ip").args(["netns", "del", &name]).status();
+        if !deleted.is_ok_and(|status| status.success()) {
+            eprintln!("{name} is left behind: `ip netns del {name}`");
         }
+    }
+}
+
+/// Names of all namespaces of test processes with such a process id.
+fn names_of(is_meant: impl Fn(u32) -> bool) -> Vec<String> {
+    let entries = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| owner(name).is_some_and(&is_meant)).collect()
+}
+
+/// Id of the process that made the namespace of this name.
+fn owner(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_tells_whose_the_namespace_is() {
+        assert_eq!(owner("turnout-123-0-client0"), Some(123));
+        assert_eq!(["turnout-x-0", "other-123-0", "turnout"].map(owner), [None; 3]);
     }
 }

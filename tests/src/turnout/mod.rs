@@ -31,6 +31,7 @@ use crate::{paths, wait};
 pub use builder::GatewayBuilder;
 pub use metrics::Metrics;
 pub use pins::PinFolder;
+pub(crate) use pins::remove_pins;
 
 /// Name of the virtual cluster in a generated config.
 pub const VIRTUAL_CLUSTER: &str = "virtual";
@@ -87,12 +88,16 @@ pub(crate) struct Ports {
 pub fn passed_on(admin: SocketAddr, netns: &Netns) -> Result<[f64; 2]> {
     let (code, body) = http::get(admin, Some(netns), "/metrics")?;
     ensure!(code == 200, "/metrics answers {code}: {body}");
-    let metrics = Metrics::parse(&body)?;
+    Ok(bytes_of(&Metrics::parse(&body)?))
+}
+
+/// The same from metrics that were read.
+fn bytes_of(metrics: &Metrics) -> [f64; 2] {
     let sum = |names: [&str; 2]| names.map(|name| metrics.sum(name, &[])).iter().sum::<f64>();
-    Ok([
+    [
         sum(["turnout_spliced_request_bytes_total", "turnout_spliced_answer_bytes_total"]),
         sum(["turnout_request_bytes_total", "turnout_answer_bytes_total"]),
-    ])
+    ]
 }
 
 impl Gateway {
@@ -199,6 +204,14 @@ impl Gateway {
         let (code, body) = self.get("/metrics")?;
         ensure!(code == 200, "/metrics answers {code}: {body}");
         Metrics::parse(&body)
+    }
+
+    /// How many bytes the kernel passed on, of how many ([`passed_on`]).
+    ///
+    /// # Errors
+    /// As [`Self::metrics`].
+    pub fn passed_on(&self) -> Result<[f64; 2]> {
+        Ok(bytes_of(&self.metrics()?))
     }
 
     /// Waits until `/readyz` answers 200.
@@ -346,4 +359,19 @@ impl Gateway {
 
 fn log_path(dir: &Path) -> PathBuf {
     dir.join("turnout.log")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_both_directions_and_all_clusters_count() {
+        let text = "turnout_request_bytes_total{virtual_cluster=\"a\"} 100\n\
+                    turnout_request_bytes_total{virtual_cluster=\"b\"} 10\n\
+                    turnout_answer_bytes_total{virtual_cluster=\"a\"} 1\n\
+                    turnout_spliced_request_bytes_total{virtual_cluster=\"a\"} 90\n\
+                    turnout_spliced_answer_bytes_total{virtual_cluster=\"b\"} 5\n";
+        assert_eq!(bytes_of(&Metrics::parse(text).unwrap()), [95.0, 111.0]);
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
 
 use turnout::kernel;
 
@@ -12,13 +12,26 @@ const PREFIX: &str = "turnout-test-";
 
 /// Gateways that live as long as their test process are never dropped: the next process takes off what is theirs.
 fn clear_leftovers() {
+    clear(|pid| !Path::new(&format!("/proc/{pid}")).exists());
+}
+
+/// Takes off what the gateways of this process have pinned, programs and all, once they have ended: for an end without
+/// drops.
+pub(crate) fn remove_pins() {
+    clear(|pid| pid == std::process::id());
+}
+
+fn clear(is_meant: impl Fn(u32) -> bool) {
     for entry in fs::read_dir(BPFFS).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')?.0.parse::<u32>().ok());
-        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+        if owner(&entry.file_name().to_string_lossy()).is_some_and(&is_meant) {
             drop(PinFolder(entry.path()));
         }
     }
+}
+
+/// Id of the process whose gateway has the folder of this name.
+fn owner(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.split_once('-')?.0.parse().ok()
 }
 
 /// A folder on the bpffs that no other gateway has; what is pinned in it is taken off when this is dropped.
@@ -51,8 +64,23 @@ impl PinFolder {
 
 impl Drop for PinFolder {
     fn drop(&mut self) {
+        // One at a time: an interrupt may clear what a thread is just dropping.
+        static DETACHING: Mutex<()> = Mutex::new(());
+        let _detaching = DETACHING.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = kernel::detach(&self.0, true) {
             eprintln!("{} is left behind: {error}", self.0.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_tells_whose_the_folder_is() {
+        let reserved = PinFolder::reserve();
+        assert_eq!(owner(&reserved.path().file_name().unwrap().to_string_lossy()), Some(std::process::id()));
+        assert_eq!(["turnout-test-9", "turnout-9-0", "turnout"].map(owner), [None; 3]);
     }
 }

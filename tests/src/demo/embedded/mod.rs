@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{Args, PARTITIONS, RACKS, TOPIC, conclude, introduce, plan, watch};
+use super::{Args, PARTITIONS, Place, RACKS, TOPIC, conclude, introduce, plan, watch};
 use crate::turnout::Gateway;
 use broker::Embedded;
 
@@ -20,10 +20,11 @@ const LATENCY_TOPIC: &str = "demo-latency";
 /// # Errors
 /// As [`super::run`].
 pub(super) fn run(args: &Args) -> Result<()> {
+    let place = Place::loopback("the embedded broker and its client are part of this program");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let topics = [(TOPIC, PARTITIONS), (LATENCY_TOPIC, 1)];
     let cluster = runtime.block_on(Embedded::start(&RACKS, &topics)).context("starting the embedded broker")?;
-    let gateway = Gateway::before_addresses(&cluster.bootstrap(), 1).start()?;
+    let gateway = place.settle(Gateway::before_addresses(&cluster.bootstrap(), 1)).start()?;
     introduce(&gateway, &cluster.bootstrap())?;
     println!("starting a client (the test harness's own)\n");
     let (send, reports) = std::sync::mpsc::channel();
@@ -32,5 +33,5 @@ pub(super) fn run(args: &Args) -> Result<()> {
     runtime
         .block_on(async { tokio::time::timeout(Duration::from_secs(10), traffic).await })
         .context("the client")??;
-    conclude(args, &gateway, &report)
+    conclude(args, &place, &gateway, &report)
 }
